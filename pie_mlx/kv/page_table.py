@@ -1,0 +1,237 @@
+"""A page table: the ordered page views through which one context sees its tokens' slots.
+
+Forking copies views, never slots. The rules that make this safe:
+
+* A view ``(page, n)`` shows the first ``n`` slots of its page; a page occurs once in a table.
+* **Append rule**: a table may go on in its last page iff its view shows all written slots. Whoever
+  appends first takes the tail; every other viewer starts a page of its own.
+* A sole viewer whose view is shorter than what is written first takes the dead tail back.
+* A slot that any view shows is never written again.
+
+Writing is two-phased, because the device works between them: :meth:`PageTable.reserve` hands out slots,
+:meth:`PageTable.commit` shows them, :meth:`PageTable.rollback` gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pie_mlx.ids import PageId
+from pie_mlx.kv.pool import PagePool
+
+Slots = npt.NDArray[np.int32]
+"""Places in the arena, one per token, in the order of the sequence."""
+
+_NO_SLOTS: Slots = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Slots handed out for a step that is in flight: ``(page, first, count)`` runs, fresh pages marked."""
+
+    runs: list[tuple[PageId, int, int]]
+    fresh: list[PageId]
+    slots: Slots
+
+
+class PageTable:
+    """The views of one context over ``pool``, and the slots of its resident tokens."""
+
+    def __init__(self, pool: PagePool) -> None:
+        """Make an empty table."""
+        self._pool = pool
+        self._pages: list[PageId] = []
+        self._shown: list[int] = []
+        self._slots: Slots = np.zeros(pool.page_size, dtype=np.int32)
+        self._num_slots = 0
+        self._reservation: Reservation | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens whose K/V this table shows."""
+        return self._num_slots
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that this table views, those of a step in flight included."""
+        return len(self._pages) + (len(self._reservation.fresh) if self._reservation else 0)
+
+    @property
+    def pages(self) -> tuple[PageId, ...]:
+        """The viewed pages in the order of the sequence."""
+        return tuple(self._pages)
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a step in flight holds slots for this table."""
+        return self._reservation is not None
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of the shown tokens, shape ``[num_slots]``; read-only by contract."""
+        return self._slots[: self._num_slots]
+
+    def views(self) -> Iterator[tuple[PageId, int]]:
+        """Yield every (page, shown slots), the pages of a step in flight with 0."""
+        yield from zip(self._pages, self._shown, strict=True)
+        if self._reservation:
+            yield from ((page, 0) for page in self._reservation.fresh)
+
+    def num_private(self) -> int:
+        """Return how many pages would be free if this table dropped all its views."""
+        pending = len(self._reservation.fresh) if self._reservation else 0
+        return self._pool.num_private(self._pages) + pending
+
+    def num_shared(self) -> int:
+        """Return how many viewed pages others view too."""
+        return self.num_pages - self.num_private()
+
+    def tail(self) -> PageId | None:
+        """Return the last page if :meth:`reserve` could go on in it, else None."""
+        return self._pages[-1] if self.room() else None
+
+    def room(self) -> int:
+        """Return how many slots could be reserved without a fresh page."""
+        if not self._pages or self._reservation is not None:
+            return 0
+        page, shown = self._pages[-1], self._shown[-1]
+        if shown == self._pool.used(page) or self._pool.refs(page) == 1:
+            return self._pool.page_size - shown
+        return 0
+
+    def pages_needed(self, num_tokens: int) -> int:
+        """Return how many fresh pages the next ``num_tokens`` tokens take."""
+        return self._pool.pages_for(max(0, num_tokens - self.room()))
+
+    def reserve(self, num_tokens: int) -> Slots:
+        """Hand out slots for the next ``num_tokens`` tokens; one reservation at a time.
+
+        Raises:
+            OutOfPages: the pool has not enough free pages; nothing was taken.
+        """
+        assert num_tokens > 0, "a reservation is for at least one token"
+        assert self._reservation is None, "one step at a time"
+        pool, left = self._pool, num_tokens
+        room = min(self.room(), left)
+        fresh = pool.allocate(pool.pages_for(left - room), near=self._pages[-1] if self._pages else None)
+        runs: list[tuple[PageId, int, int]] = []
+        if room:
+            page = self._pages[-1]
+            pool.unwrite(page, self._shown[-1])
+            runs.append((page, pool.write(page, room), room))
+            left -= room
+        for page in fresh:
+            count = min(left, pool.page_size)
+            runs.append((page, pool.write(page, count), count))
+            left -= count
+        slots = np.concatenate(
+            [np.arange(page * pool.page_size + at, page * pool.page_size + at + n, dtype=np.int32) for page, at, n in runs]
+        )
+        self._reservation = Reservation(runs, fresh, slots)
+        return slots
+
+    def commit(self, num_tokens: int) -> None:
+        """Show the first ``num_tokens`` reserved slots; give the others back."""
+        reservation = self._reservation
+        assert reservation is not None, "commit follows reserve"
+        assert 0 <= num_tokens <= len(reservation.slots), "no more than was reserved"
+        self._reservation = None
+        self._grow(reservation.slots[:num_tokens])
+        left = num_tokens
+        fresh = set(reservation.fresh)
+        dropped: list[PageId] = []
+        for page, first, count in reservation.runs:
+            shown = min(left, count)
+            left -= shown
+            if page not in fresh:
+                self._shown[-1] += shown
+                self._pool.unwrite(page, first + shown)
+            elif shown:
+                self._pages.append(page)
+                self._shown.append(shown)
+                self._pool.unwrite(page, shown)
+            else:
+                dropped.append(page)
+        self._pool.release(dropped)
+
+    def rollback(self) -> None:
+        """Give all reserved slots back: the step failed."""
+        self.commit(0)
+
+    def fork(self) -> PageTable:
+        """Return a table with the same views; costs no slot. A step in flight is not forked."""
+        child = PageTable(self._pool)
+        child._pages = self._pages.copy()
+        child._shown = self._shown.copy()
+        child._slots = self._slots[: self._num_slots].copy()
+        child._num_slots = self._num_slots
+        self._pool.acquire(child._pages)
+        return child
+
+    def adopt(self, pages: list[PageId]) -> None:
+        """View ``pages`` (all full, all held by somebody) as the start of an empty table."""
+        assert not self._pages, "only an empty table adopts a prefix"
+        size = self._pool.page_size
+        self._pool.acquire(pages)
+        self._pages = list(pages)
+        self._shown = [size] * len(pages)
+        starts = np.asarray(pages, dtype=np.int32) * size
+        self._grow((starts[:, None] + np.arange(size, dtype=np.int32)).reshape(-1))
+
+    def truncate(self, num_tokens: int) -> int:
+        """Show only the first ``num_tokens`` tokens; return how many pages became free."""
+        assert self._reservation is None, "a step is in flight"
+        assert 0 <= num_tokens <= self._num_slots, "a table cannot be truncated to more than it shows"
+        excess = self._num_slots - num_tokens
+        dropped: list[PageId] = []
+        while excess:
+            if self._shown[-1] <= excess:
+                excess -= self._shown.pop()
+                dropped.append(self._pages.pop())
+            else:
+                self._shown[-1] -= excess
+                excess = 0
+        self._num_slots = num_tokens
+        return self._pool.release(dropped)
+
+    def num_tokens_before_private(self) -> int:
+        """Return how many leading tokens lie in pages that others view too."""
+        refs = self._pool.refs_of(self._pages)
+        private = np.flatnonzero(refs == 1)
+        first = int(private[0]) if private.size else len(self._pages)
+        return sum(self._shown[:first])
+
+    def full_pages(self) -> int:
+        """Return how many leading pages are shown in full."""
+        size = self._pool.page_size
+        for at, shown in enumerate(self._shown):
+            if shown != size:
+                return at
+        return len(self._shown)
+
+    def clear(self) -> int:
+        """Drop all views, those of a step in flight too; return how many pages became free."""
+        freed = 0
+        if self._reservation is not None:
+            reservation, self._reservation = self._reservation, None
+            for page, first, _count in reservation.runs:
+                if page not in reservation.fresh:
+                    self._pool.unwrite(page, first)
+            freed += self._pool.release(reservation.fresh)
+        freed += self._pool.release(self._pages)
+        self._pages, self._shown, self._num_slots = [], [], 0
+        return freed
+
+    def _grow(self, slots: Slots) -> None:
+        """Append ``slots`` to the shown ones; the buffer doubles, so that a token costs O(1)."""
+        need = self._num_slots + len(slots)
+        if need > len(self._slots):
+            grown = np.zeros(max(need, 2 * len(self._slots)), dtype=np.int32)
+            grown[: self._num_slots] = self._slots[: self._num_slots]
+            self._slots = grown
+        self._slots[self._num_slots : need] = slots
+        self._num_slots = need
