@@ -3,10 +3,8 @@
 A **step** is one forward pass over the **rows** (query tokens) of several **segments**. A segment is a
 run of consecutive tokens of one context: its prefill chunk, or its one decode token. The backend
 
-1. writes the K/V of ``segment.tokens[i]`` at slot ``segment.write_slots[i]`` (or, where a token's K/V is
-   already there, throws the new one away: ``write_slots[i]`` then lies in the trash page);
-2. lets row i attend over ``segment.context_slots`` and ``segment.write_slots[: i + 1]``, in that order
-   (a replayed row, whose write slot is in the trash page, sees ``context_slots`` alone, which holds it);
+1. writes the K/V of ``segment.tokens[i]`` at slot ``segment.write_slots[i]``;
+2. lets row i attend over ``segment.context_slots`` and ``segment.write_slots[: i + 1]``, in that order;
 3. answers ``segment.want`` with exactly one outcome: there is no empty result.
 
 All calls but :meth:`Backend.close` come from the one engine thread.
@@ -72,8 +70,7 @@ class Segment:
     position: int
     """Position of ``tokens[0]`` in the sequence, from 0."""
     context_slots: IntArray
-    """Slots of the sequence's tokens before this segment, in order, shape ``[position]``; for a replayed
-    last token ``[position + 1]``: its own slot too."""
+    """Slots of the sequence's tokens before this segment, in order, shape ``[position]``."""
     write_slots: IntArray
     want: Want
     state: object | None = None

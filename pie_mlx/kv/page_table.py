@@ -81,15 +81,6 @@ class PageTable:
         if self._reservation:
             yield from ((page, 0) for page in self._reservation.fresh)
 
-    def num_private(self) -> int:
-        """Return how many pages would be free if this table dropped all its views."""
-        pending = len(self._reservation.fresh) if self._reservation else 0
-        return self._pool.num_private(self._pages) + pending
-
-    def num_shared(self) -> int:
-        """Return how many viewed pages others view too."""
-        return self.num_pages - self.num_private()
-
     def tail(self) -> PageId | None:
         """Return the last page if :meth:`reserve` could go on in it, else None."""
         return self._pages[-1] if self.room() else None
@@ -173,12 +164,13 @@ class PageTable:
         return child
 
     def adopt(self, pages: list[PageId]) -> None:
-        """View ``pages`` (all full, all held by somebody) as the start of an empty table."""
-        assert not self._pages, "only an empty table adopts a prefix"
+        """View ``pages`` (all full, all held by somebody) behind what is shown, which must end with a page."""
         size = self._pool.page_size
+        assert self._reservation is None, "a step is in flight"
+        assert self._num_slots == len(self._pages) * size, "a prefix goes on at a page's end"
         self._pool.acquire(pages)
-        self._pages = list(pages)
-        self._shown = [size] * len(pages)
+        self._pages += pages
+        self._shown += [size] * len(pages)
         starts = np.asarray(pages, dtype=np.int32) * size
         self._grow((starts[:, None] + np.arange(size, dtype=np.int32)).reshape(-1))
 
@@ -198,10 +190,18 @@ class PageTable:
         self._num_slots = num_tokens
         return self._pool.release(dropped)
 
-    def num_tokens_before_private(self) -> int:
-        """Return how many leading tokens lie in pages that others view too."""
-        refs = self._pool.refs_of(self._pages)
-        private = np.flatnonzero(refs == 1)
+    def num_own(self, cache_views: npt.NDArray[np.int32]) -> int:
+        """Return how many pages no other table views; ``cache_views`` are the prefix index's views by page."""
+        pending = len(self._reservation.fresh) if self._reservation else 0
+        if not self._pages:
+            return pending
+        return pending + int(np.count_nonzero(self._pool.refs_of(self._pages) - cache_views[self._pages] == 1))
+
+    def num_tokens_before_own(self, cache_views: npt.NDArray[np.int32]) -> int:
+        """Return how many leading tokens lie in pages that other tables view too."""
+        if not self._pages:
+            return 0
+        private = np.flatnonzero(self._pool.refs_of(self._pages) - cache_views[self._pages] == 1)
         first = int(private[0]) if private.size else len(self._pages)
         return sum(self._shown[:first])
 

@@ -83,10 +83,6 @@ class PagePool:
         """Return how many fresh pages ``num_slots`` slots fill."""
         return -(-num_slots // self.page_size)
 
-    def num_private(self, pages: Sequence[PageId]) -> int:
-        """Return how many of ``pages`` would be free if one view of each were dropped."""
-        return int(np.count_nonzero(self._refs[pages] == 1)) if pages else 0
-
     def refs_of(self, pages: Sequence[PageId]) -> npt.NDArray[np.int32]:
         """Return the reference counts of ``pages`` in their order."""
         return self._refs[pages] if pages else np.zeros(0, dtype=np.int32)

@@ -1,0 +1,84 @@
+"""A sequence: the engine's side of a context, its tokens, its page table and its place in the order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pie_mlx.ids import ContextId
+from pie_mlx.kv.page_table import PageTable
+from pie_mlx.kv.prefix_index import ROOT_KEY, PageKey, PrefixIndex, page_key
+
+if TYPE_CHECKING:
+    from pie_mlx.engine.job import Job
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens of one context; the first ``table.num_slots`` of them are resident."""
+
+    id: ContextId
+    name: str
+    tokens: list[int]
+    table: PageTable
+    parent: ContextId | None = None
+    pinned: bool = False
+    closed: bool = False
+    job: Job | None = None
+    last_used: int = 0
+    touched_s: float = field(default_factory=time.monotonic)
+    keys: list[PageKey] = field(default_factory=list)
+    """Prefix keys of the leading full pages."""
+    num_evicted_tokens: int = 0
+    state: object | None = None
+
+    @property
+    def num_resident(self) -> int:
+        """Tokens whose K/V is in the arena."""
+        return self.table.num_slots
+
+    @property
+    def num_outstanding(self) -> int:
+        """Tokens that still have to be computed."""
+        return len(self.tokens) - self.table.num_slots
+
+    @property
+    def label(self) -> str:
+        """How reports name this context."""
+        return f"{self.name} (context {self.id})" if self.name else f"context {self.id}"
+
+    def truncate_resident(self, num_tokens: int) -> int:
+        """Forget the K/V behind ``num_tokens`` tokens; return the pages that became free."""
+        if num_tokens >= self.table.num_slots:
+            return 0
+        freed = self.table.truncate(num_tokens)
+        del self.keys[self.table.full_pages() :]
+        return freed
+
+    def adopt_prefix(self, index: PrefixIndex, page_size: int, *, before: int) -> int:
+        """Take over cached pages that continue what is resident, up to position ``before``; return their tokens."""
+        table = self.table
+        if table.num_slots % page_size or table.full_pages() != len(table.pages):
+            return 0
+        self.index_pages(None, page_size)
+        most = before // page_size - len(self.keys)
+        pages = index.match(self.tokens, self.keys, most) if most > 0 else []
+        if pages:
+            table.adopt(pages)
+            self.index_pages(None, page_size)
+        return len(pages) * page_size
+
+    def index_pages(self, index: PrefixIndex | None, page_size: int) -> None:
+        """Bring the keys of full pages up to date, and enter new ones into ``index``."""
+        full = self.table.num_slots // page_size
+        if full <= len(self.keys) or self.table.full_pages() <= len(self.keys):
+            return
+        pages = self.table.pages
+        for at in range(len(self.keys), min(full, self.table.full_pages())):
+            parent = self.keys[-1] if self.keys else ROOT_KEY
+            tokens = self.tokens[at * page_size : (at + 1) * page_size]
+            key = page_key(parent, tokens)
+            self.keys.append(key)
+            if index is not None:
+                index.insert(key, parent, tokens, pages[at])

@@ -1,0 +1,289 @@
+"""Stepping: from the scheduler's answer to segments for the device, and from its outcomes to tokens.
+
+A step has two halves with the device between them. :meth:`Stepper.next_step` asks the scheduler, carries
+out reclaims, reserves slots and returns segments; :meth:`Stepper.commit` shows the slots, appends tokens
+and ends requests. Every segment's outcome becomes a token or a typed error: there is no empty result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Outcomes
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pie_mlx.backend.base import (
+    LabelProbs,
+    Logprobs,
+    Outcome,
+    Prefilled,
+    RowFailed,
+    Sampled,
+    Segment,
+    Want,
+    WantLabels,
+    WantLogprobs,
+    WantNothing,
+    WantToken,
+)
+from pie_mlx.engine.completion import Piece
+from pie_mlx.engine.core import Core
+from pie_mlx.engine.job import GenerateGoal, Job, LabelsGoal, Phase
+from pie_mlx.engine.scheduler import (
+    Blocked,
+    EvictCached,
+    EvictIdle,
+    Grant,
+    Limits,
+    Preempt,
+    Refuse,
+    Run,
+    schedule,
+)
+from pie_mlx.engine.world import CoreWorld
+from pie_mlx.errors import DeviceFailed, PieError
+from pie_mlx.events import RequestAdmitted
+from pie_mlx.sampling import uniform
+
+
+@dataclass(slots=True)
+class StepWork:
+    """A step in flight: its jobs and segments, in the same order."""
+
+    jobs: list[Job] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def decode_rows(self) -> int:
+        """Segments of one token."""
+        return sum(len(segment.tokens) == 1 for segment in self.segments)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of the longer segments."""
+        return sum(len(segment.tokens) for segment in self.segments if len(segment.tokens) > 1)
+
+
+class Stepper:
+    """Turns the core's live requests into steps, and outcomes into tokens."""
+
+    def __init__(self, core: Core, limits: Limits) -> None:
+        """Work on ``core`` within ``limits``."""
+        self._core = core
+        self._limits = limits
+        self.head: Blocked | None = None
+        """Whose ask was unmet when the scheduler was last asked."""
+        self.num_steps = 0
+        self.actions: list[str] = []
+        """What was reclaimed for the present head, for reports."""
+
+    def next_step(self) -> StepWork | None:
+        """Return the next step, or None when nothing can run now."""
+        core = self._core
+        while core.jobs:
+            self._finish_trivial()
+            if not core.jobs:
+                break
+            answer = schedule(CoreWorld(core), self._limits)
+            if isinstance(answer, Run):
+                self._note_head(answer.head)
+                work = self._build(answer.grants)
+                if work.segments:
+                    return work
+                continue
+            if isinstance(answer, EvictCached):
+                freed = core.index.evict(answer.num_pages)
+                self.actions.append(f"dropped {freed} cached pages")
+            elif isinstance(answer, EvictIdle):
+                freed = core.evict(core.sequences[answer.context], all_views=answer.all_views, was_running=False)
+                self.actions.append(f"evicted idle context {answer.context} ({freed} pages)")
+            elif isinstance(answer, Preempt):
+                self._preempt(core.jobs[answer.request], all_views=answer.all_views)
+            elif isinstance(answer, Refuse):
+                core.end(core.jobs[answer.request], Phase.FAILED, error=answer.error)
+            else:
+                self._note_head(answer.head)
+                return None
+        self._note_head(None)
+        return None
+
+    def _note_head(self, head: Blocked | None) -> None:
+        """Remember who is blocked; a new head starts a new list of actions."""
+        if (head and head.request) != (self.head and self.head.request):
+            self.actions.clear()
+        self.head = head
+
+    def _finish_trivial(self) -> None:
+        """End requests that want nothing computed: no token asked, and all but the last is resident."""
+        for job in list(self._core.jobs.values()):
+            if isinstance(job.goal, GenerateGoal) and job.goal.max_tokens == 0 and job.num_to_compute == 0:
+                job.reason = "length"
+                self._core.end(job, Phase.FINISHED)
+
+    def _preempt(self, job: Job, *, all_views: bool) -> None:
+        """Take a request's pages back; it goes on later by recomputing."""
+        freed = self._core.evict(job.sequence, all_views=all_views, was_running=job.phase.is_running)
+        if job.phase.is_running:
+            job.num_preemptions += 1
+            job.has_progressed = False
+            job.move(Phase.PREEMPTED)
+        self.actions.append(f"preempted request {job.id} ({freed} pages)")
+
+    # --- before the device -----------------------------------------------------------------
+
+    def _build(self, grants: tuple[Grant, ...]) -> StepWork:
+        """Reserve slots and describe the segments; a request whose constraint fails ends alone."""
+        work = StepWork()
+        for grant in grants:
+            job = self._core.jobs[grant.request]
+            self._start(job)
+            try:
+                segment = self._segment(job, min(grant.num_tokens, job.num_to_compute))
+            except PieError as error:
+                self._core.end(job, Phase.FAILED, error=error)
+                continue
+            work.jobs.append(job)
+            work.segments.append(segment)
+        return work
+
+    def _start(self, job: Job) -> None:
+        """Let a waiting or preempted request run: look up its prefix, note what needs no prefill."""
+        if job.phase.is_running:
+            return
+        restored = job.phase is Phase.PREEMPTED
+        core, sequence = self._core, job.sequence
+        if core.index.is_on:
+            sequence.adopt_prefix(core.index, core.pool.page_size, before=job.first_wanted)
+        if not restored:
+            job.cached_tokens = min(sequence.num_resident, job.num_prompt)
+        job.move(Phase.RESTORING if restored else Phase.PREFILLING)
+        core.emit(RequestAdmitted(job.id, sequence.id, sequence.num_resident, restored))
+
+    def _segment(self, job: Job, num_tokens: int) -> Segment:
+        """Reserve slots for the next ``num_tokens`` outstanding tokens and say what is wanted of them."""
+        sequence = job.sequence
+        first = sequence.num_resident
+        is_last = num_tokens == sequence.num_outstanding
+        want = self._want(job, first, num_tokens, is_last=is_last)
+        context_slots = sequence.table.slots
+        return Segment(
+            context=sequence.id,
+            tokens=np.asarray(sequence.tokens[first : first + num_tokens], dtype=np.int32),
+            position=first,
+            context_slots=context_slots,
+            write_slots=sequence.table.reserve(num_tokens),
+            want=want,
+            state=sequence.state,
+        )
+
+    def _want(self, job: Job, first: int, num_tokens: int, *, is_last: bool) -> Want:
+        """Say what this segment's rows are to answer."""
+        goal = job.goal
+        if isinstance(goal, GenerateGoal):
+            if not is_last:
+                return WantNothing()
+            allowed = goal.constraint.allowed() if goal.constraint is not None else None
+            ids = None if allowed is None else np.asarray(allowed, dtype=np.int32)
+            return WantToken(goal.sampling, uniform(goal.sampling.seed, len(job.sequence.tokens)), ids)
+        if isinstance(goal, LabelsGoal):
+            return WantLabels(goal.labels) if is_last else WantNothing()
+        # Row i answers for token i + 1; only the last num_targets tokens are targets, each once.
+        targets = job.sequence.tokens[max(first, job.first_wanted) + 1 : first + num_tokens + 1]
+        return WantLogprobs(np.asarray(targets, dtype=np.int32)) if targets else WantNothing()
+
+    # --- after the device ------------------------------------------------------------------
+
+    def commit(self, work: StepWork, outcomes: Outcomes[Outcome]) -> int:
+        """Take the device's outcomes in; return how many rows failed."""
+        self.num_steps += 1
+        num_failed = 0
+        for at, (job, segment) in enumerate(zip(work.jobs, work.segments, strict=True)):
+            if job.phase.is_over or not job.sequence.table.is_reserved:
+                continue  # cancelled, closed or preempted while the step ran: its slots are back already
+            outcome = outcomes[at] if at < len(outcomes) else RowFailed(DeviceFailed("the step lost this row", self.num_steps))
+            error = self._take(job, segment, outcome)
+            if error is not None:
+                num_failed += 1
+                self._core.end(job, Phase.FAILED, error=error)
+        self._core.index.trim()
+        return num_failed
+
+    def fail_step(self, work: StepWork, error: PieError) -> None:
+        """The whole step failed: its requests end with the error, and their slots are given back."""
+        self.num_steps += 1
+        for job in work.jobs:
+            self._core.end(job, Phase.FAILED, error=error)
+
+    def _take(self, job: Job, segment: Segment, outcome: Outcome) -> PieError | None:
+        """Show the segment's slots and use its outcome; return the error if it is one."""
+        if isinstance(outcome, RowFailed):
+            return outcome.error
+        sequence, core = job.sequence, self._core
+        count = len(segment.tokens)
+        sequence.table.commit(count)
+        sequence.state = outcome.state
+        sequence.index_pages(core.index if core.index.is_on else None, core.pool.page_size)
+        job.prefilled_tokens += max(0, min(job.num_prompt, segment.position + count) - segment.position)
+        job.has_progressed = True
+        core.counters["tokens_committed"] += count
+        want = segment.want
+        if isinstance(want, WantNothing) and isinstance(outcome, Prefilled):
+            return None
+        if isinstance(want, WantToken) and isinstance(outcome, Sampled):
+            return self._take_token(job, outcome)
+        if isinstance(want, WantLabels) and isinstance(outcome, LabelProbs):
+            job.label_probs = outcome.probs
+            job.reason = "scored"
+            core.end(job, Phase.FINISHED)
+            return None
+        if isinstance(want, WantLogprobs) and isinstance(outcome, Logprobs):
+            job.scores.extend(outcome.logprobs)
+            if job.num_to_compute == 0:
+                job.reason = "scored"
+                core.end(job, Phase.FINISHED)
+            return None
+        return DeviceFailed(f"the device answered {type(outcome).__name__} to {type(want).__name__}", self.num_steps)
+
+    def _take_token(self, job: Job, outcome: Sampled) -> PieError | None:
+        """Record a sampled token before it is shown, then end the request if it was the last."""
+        goal = job.goal
+        assert isinstance(goal, GenerateGoal), "only a generating request samples"
+        if job.phase is not Phase.DECODING:
+            job.move(Phase.DECODING)
+        if job.first_token_s is None:
+            job.first_token_s = time.perf_counter()
+        if outcome.token in goal.stop_ids:
+            return self._finish(job, "stop")
+        if goal.constraint is not None:
+            goal.constraint.accept(outcome.token)
+        job.sequence.tokens.append(outcome.token)
+        job.tokens.append(outcome.token)
+        job.logprobs.append(outcome.logprob)
+        if outcome.top:
+            job.top_logprobs.append(outcome.top)
+        text, stopped = job.text.push(outcome.token) if job.text is not None else ("", False)
+        self._deliver(job, text, outcome)
+        if stopped:
+            return self._finish(job, "stop")
+        if len(job.tokens) >= goal.max_tokens:
+            return self._finish(job, "length")
+        if len(job.sequence.tokens) >= self._core.context_tokens:
+            return self._finish(job, "context_full")
+        return None
+
+    def _deliver(self, job: Job, text: str, outcome: Sampled) -> None:
+        """Hand a token and the text that it made certain to the request's owner."""
+        job.pieces.append(text)
+        top = (outcome.top,) if outcome.top else ()
+        job.deliveries.put(Piece(text, (outcome.token,), (outcome.logprob,), top))
+
+    def _finish(self, job: Job, reason: str) -> None:
+        """End a generating request well, with the text that was held back."""
+        assert reason in ("stop", "length", "context_full"), "a finish reason is never blank"
+        job.reason = reason  # type: ignore[assignment]  # narrowed by the assertion
+        rest = job.text.finish() if job.text is not None else ""
+        if rest:
+            job.pieces.append(rest)
+            job.deliveries.put(Piece(rest, (), ()))
+        self._core.end(job, Phase.FINISHED)

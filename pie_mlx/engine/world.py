@@ -1,0 +1,92 @@
+"""The scheduler's questions, answered from the core's own records without changing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pie_mlx.engine.job import Job
+from pie_mlx.engine.scheduler import Ask
+from pie_mlx.errors import Holder
+from pie_mlx.ids import ContextId
+
+if TYPE_CHECKING:
+    from pie_mlx.engine.core import Core
+
+
+def make_ask(job: Job) -> Ask:
+    """Describe a live job as the scheduler sees it."""
+    table = job.sequence.table
+    room = table.room()
+    leader = job.after
+    return Ask(
+        request=job.id,
+        context=job.sequence.id,
+        phase=job.phase,
+        outstanding=max(1, job.num_to_compute),
+        num_pages=table.num_pages,
+        num_resident=table.num_slots,
+        room=room,
+        tail=table.tail() if room else None,
+        has_progressed=job.has_progressed,
+        waits_for_prefix=leader is not None and not leader.phase.is_over and not leader.is_prefilled,
+    )
+
+
+class CoreWorld:
+    """A :class:`~pie_mlx.engine.scheduler.World` over the core; costly answers are made only when asked."""
+
+    def __init__(self, core: Core) -> None:
+        """Read the live jobs, oldest first."""
+        self._core = core
+        self.asks: tuple[Ask, ...] = tuple(make_ask(job) for job in core.jobs.values())
+
+    @property
+    def free_pages(self) -> int:
+        """Pages free now."""
+        return self._core.pool.num_free
+
+    @property
+    def total_pages(self) -> int:
+        """Pages of the pool."""
+        return self._core.pool.num_pages
+
+    def cached_pages(self) -> int:
+        """Pages that only the prefix index views."""
+        return self._core.index.num_cached()
+
+    def private_pages(self, context: ContextId) -> int:
+        """Pages that no other context views; the prefix index gives its views up when asked."""
+        core = self._core
+        return core.sequences[context].table.num_own(core.index.views_by_page())
+
+    def idle_contexts(self) -> Sequence[ContextId]:
+        """Contexts with pages, unpinned and without a request, least recently used first."""
+        idle = [s for s in self._core.sequences.values() if s.job is None and not s.pinned and s.table.num_pages]
+        return [s.id for s in sorted(idle, key=lambda s: (s.last_used, s.id))]
+
+    def group_pages(self, contexts: Sequence[ContextId]) -> int:
+        """Pages that would be free if all these contexts and the prefix index dropped their views."""
+        pool = self._core.pool
+        pages = [page for context in contexts for page in self._core.sequences[context].table.pages]
+        views = np.bincount(np.asarray(pages, dtype=np.int64), minlength=pool.num_pages + 1)
+        views += self._core.index.views_by_page()
+        refs = pool.refs_by_page()
+        return int(np.count_nonzero((refs > 0) & (refs == views)))
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Who holds pages, most first; at most eight, as reports are read by people."""
+        now, cache_views = time.monotonic(), self._core.index.views_by_page()
+        found = [
+            Holder(s.label, s.table.num_pages, s.table.num_pages - s.table.num_own(cache_views), now - s.touched_s)
+            for s in self._core.sequences.values()
+            if s.table.num_pages
+        ]
+        return tuple(sorted(found, key=lambda holder: -holder.pages)[:8])
+
+    def num_pinned_pages(self) -> int:
+        """Pages that pinned contexts view."""
+        return len({page for s in self._core.sequences.values() if s.pinned for page in s.table.pages})
