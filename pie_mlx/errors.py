@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeAlias
 
-Fact: TypeAlias = "str | int | float | bool | None | list[Fact] | dict[str, Fact]"
+Fact: TypeAlias = "str | int | float | bool | list[Fact] | dict[str, Fact] | None"
 """What an error's field may hold once it is JSON."""
 
 
@@ -346,6 +346,27 @@ class OutOfPages(PressureError):
 
 
 @dataclass(eq=False)
+class NotEnoughMemory(PressureError):
+    """The machine has not the memory that was asked for; said before any of it is touched."""
+
+    code: ClassVar[str] = "not_enough_memory"
+    what: str
+    need_bytes: int
+    available_bytes: int
+
+    @property
+    def message(self) -> str:
+        """Give both numbers."""
+        need, available = self.need_bytes / 2**30, self.available_bytes / 2**30
+        return f"{self.what} needs {need:.2f} GiB, but only {available:.2f} GiB may be used"
+
+    @property
+    def hint(self) -> str | None:
+        """A smaller pool or model."""
+        return "lower --pool-memory or --pool-pages, close other programs, or choose a smaller model (pie-mlx models)"
+
+
+@dataclass(eq=False)
 class Impossible(PressureError):
     """The ask exceeds what the pool could ever give; refused at once."""
 
@@ -414,7 +435,8 @@ class Deadlock(PressureError):
     @property
     def message(self) -> str:
         """Draw the cycle."""
-        return f"requests wait for each other ({' → '.join(self.cycle)}), {self.free_pages} of {self.total_pages} pages free"
+        cycle = " → ".join(self.cycle)
+        return f"requests wait for each other ({cycle}), {self.free_pages} of {self.total_pages} pages free"
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ from pie_mlx.engine.job import Allowed, GenerateGoal, LabelsGoal, LogprobsGoal
 from pie_mlx.engine.request import Request
 from pie_mlx.errors import InvalidParameter
 from pie_mlx.ids import ContextId
+from pie_mlx.kv.snapshot import SnapshotFacts, SnapshotStore
 from pie_mlx.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -123,6 +124,14 @@ class Context:
             return 0
         with self._engine.locked() as core:
             return core.close(self.id)
+
+    def save(self, name: str, store: SnapshotStore) -> SnapshotFacts:
+        """Save tokens and K/V under ``name``; a snapshot outlives the context and the process.
+
+        Raises:
+            SnapshotError: it could not be written; nothing has changed.
+        """
+        return self._engine.save(self.id, name, store)
 
     # --- requests --------------------------------------------------------------------------
 

@@ -12,13 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from pie_mlx.backend.base import Backend, BackendFacts
 from pie_mlx.engine.context import Context
 from pie_mlx.engine.core import Core
+from pie_mlx.engine.errand import Errand
 from pie_mlx.engine.job import GenerateGoal, Goal, Job, Phase
 from pie_mlx.engine.listening import Listeners, Subscription
 from pie_mlx.engine.looking import read_core, read_pages
@@ -26,6 +28,8 @@ from pie_mlx.engine.readings import PageReading, Readings
 from pie_mlx.engine.request import Request
 from pie_mlx.engine.scheduler import Limits
 from pie_mlx.engine.settings import EngineSettings
+from pie_mlx.engine.sizing import pages_by_memory
+from pie_mlx.engine.snapshots import Restored, restore, saved_part
 from pie_mlx.engine.stepping import Stepper, StepWork
 from pie_mlx.engine.text import Codec, StoppingText
 from pie_mlx.engine.watchdog import Watchdog
@@ -33,19 +37,12 @@ from pie_mlx.errors import Cancelled, DeviceFailed, EngineDead, PieError
 from pie_mlx.events import EngineEnded, StepDone
 from pie_mlx.ids import ContextId
 from pie_mlx.kv.pool import PagePool
+from pie_mlx.kv.snapshot import Arrays, SnapshotFacts, SnapshotStore
+
+T = TypeVar("T")
 
 PoolSizer = Callable[[BackendFacts, EngineSettings], int]
 """Chooses the number of pages once the model is known."""
-
-
-def fixed_pages(facts: BackendFacts, settings: EngineSettings) -> int:
-    """Size the pool by the settings alone: pages, or bytes, or four full contexts up to 32,768 tokens."""
-    if settings.pool_pages is not None:
-        return settings.pool_pages
-    page_bytes = facts.kv_bytes_per_token * settings.page_size
-    if settings.pool_memory_bytes is not None:
-        return max(1, settings.pool_memory_bytes // page_bytes)
-    return max(1, min(4 * facts.context_tokens, 32_768) // settings.page_size)
 
 
 class Engine:
@@ -59,6 +56,7 @@ class Engine:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._dropped: deque[ContextId] = deque()
+        self._errands: deque[Errand[Any]] = deque()
         self._listeners = Listeners()
         self._is_stopping = False
         self._death: PieError | None = None
@@ -75,7 +73,7 @@ class Engine:
         settings: EngineSettings | None = None,
         codec: Codec | None = None,
         *,
-        pool_sizer: PoolSizer = fixed_pages,
+        pool_sizer: PoolSizer = pages_by_memory,
     ) -> Engine:
         """Load the model on the engine's own thread and wait until it is ready.
 
@@ -135,7 +133,7 @@ class Engine:
             text = StoppingText(self.codec, stop)
         with self.locked() as core:
             if not self.is_alive:
-                raise EngineDead(self._death.message if self._death is not None else "it was closed")
+                raise self._dead()
             job = core.submit(context, goal, text=text, extra=extra)
             self._wake.notify_all()
         return Request(job, lambda: self._cancel(job))
@@ -172,6 +170,58 @@ class Engine:
         """Return every held page with its owners."""
         with self.locked() as core:
             return read_pages(core)
+
+    def save(self, context: ContextId, name: str, store: SnapshotStore) -> SnapshotFacts:
+        """Save a context under ``name``; :meth:`Context.save` is the friendly form.
+
+        Raises:
+            SnapshotError: it could not be written.
+            ContextClosed, EngineDead: as their names say.
+        """
+
+        def read() -> tuple[list[int], Arrays]:
+            with self.locked() as core:
+                tokens, slots = saved_part(core, context)
+            # Pages freed meanwhile keep their content until the next step, which this errand precedes.
+            return tokens, {} if self.facts.has_state or not len(slots) else self.backend.read_slots(slots)
+
+        tokens, arrays = self.run_errand(read)
+        facts = self.facts
+        return store.save(name, model=facts.model, fingerprint=facts.fingerprint, tokens=tokens, arrays=arrays)
+
+    def open_context(self, name: str, store: SnapshotStore) -> tuple[Context, Restored]:
+        """Open a context from the snapshot ``name``; says what was resident, loaded, and left to recompute.
+
+        Raises:
+            SnapshotMissing, SnapshotCorrupt, SnapshotVersion, SnapshotMismatch, EngineDead.
+        """
+        snapshot = store.load(name, fingerprint=self.facts.fingerprint)
+
+        def fill() -> tuple[ContextId, Restored]:
+            with self.locked() as core:
+                sequence, restored = restore(core, self.backend, snapshot, name)
+                return sequence.id, restored
+
+        context, restored = self.run_errand(fill)
+        return Context(self, context, name), restored
+
+    def run_errand(self, work: Callable[[], T]) -> T:
+        """Run ``work`` on the engine's thread between two steps and return what it returns.
+
+        Raises:
+            EngineDead: the engine ended first.
+            Exception: whatever ``work`` raised.
+        """
+        future: Future[T] = Future()
+        with self.locked():
+            if not self.is_alive:
+                raise self._dead()
+            self._errands.append(Errand(work, future))
+        return future.result()
+
+    def _dead(self) -> EngineDead:
+        """Return the error of a call that comes too late."""
+        return EngineDead(self._death.message if self._death is not None else "it was closed")
 
     def clear_cache(self) -> int:
         """Drop every prefix entry; return the pages that became free."""
@@ -224,6 +274,8 @@ class Engine:
             self._death = error
             core.fail_all(lambda _job: error)
             self._wake.notify_all()
+            while self._errands:
+                self._errands.popleft().future.set_exception(self._dead())
         self._listeners.emit(EngineEnded(error.message))
 
     def fail_request(self, job: Job, error: PieError) -> None:
@@ -295,12 +347,20 @@ class Engine:
     def _serve(self) -> None:
         """Plan, run, commit, until shutdown."""
         while (work := self._plan()) is not None:
-            self._run_step(work)
+            if isinstance(work, Errand):
+                work.run()
+            else:
+                self._run_step(work)
+        with self.locked():
+            while self._errands:
+                self._errands.popleft().future.set_exception(self._dead())
 
-    def _plan(self) -> StepWork | None:
-        """Wait until a step can run and return it; None is shutdown or death."""
+    def _plan(self) -> StepWork | Errand[Any] | None:
+        """Wait until a step or an errand can run and return it; None is shutdown or death."""
         with self.locked():
             while not self._is_stopping and self._death is None:
+                if self._errands:
+                    return self._errands.popleft()
                 work = self.stepper.next_step()
                 if work is not None:
                     self._step_started_s = time.monotonic()
