@@ -1,0 +1,68 @@
+# Runs with GNU make 3.81 (macOS) and later; needs a Python >= 3.11 and nothing else.
+# PYTHON=... chooses the interpreter, VENV=... the folder of the environment.
+
+VENV ?= .venv
+STAMP = $(VENV)/.installed
+BIN = $(VENV)/bin
+CODE = pie_mlx cli tui tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check types lint format bench clean
+
+help: ## Show this list
+	@echo 'usage: make TARGET'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## Make the environment (.venv); instant when nothing changed
+
+# The stamp holds the folder's path: the scripts of a moved or copied environment still run the code it came from.
+ifneq ($(shell cat "$(STAMP)" 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ "$$(cat "$(STAMP)" 2>/dev/null)" != "$(CURDIR)" ] || ! "$(BIN)/python" -c '' 2>/dev/null; then \
+		python="$$(scripts/find-python)" && \
+		echo "Making $(VENV) with $$("$$python" --version)" && \
+		"$$python" -m venv --clear "$(VENV)"; \
+	fi
+	@echo 'Installing pie-mlx and what it needs (once, a minute or two)'
+	@"$(BIN)/python" -m pip install -qq --no-input --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev,serve,blas]'
+	@echo "$(CURDIR)" > "$(STAMP)"
+
+demo: $(STAMP) ## Pull the starter model and watch a small tree search
+	@"$(BIN)/pie-mlx" pull smollm2-135m
+	@mkdir -p .cache
+	@"$(BIN)/pie-mlx" tot run --model smollm2-135m --strategy beam --breadth 3 --beam 2 --depth 3 \
+		--max-tokens 32 --seed 7 --trace .cache/demo.jsonl 'How could a small town use less water in a dry summer?'
+	@echo
+	@echo 'Next, try (in this folder):'
+	@echo '  $(BIN)/pie-mlx chat                          talk; /fork branches the conversation'
+	@echo '  $(BIN)/pie-mlx tot view .cache/demo.jsonl    walk through the tree above'
+	@echo '  $(BIN)/pie-mlx tui                           chat, tree and page map on one screen'
+	@echo '  $(BIN)/pie-mlx --help                        everything else'
+
+test: check ## Everything a change must pass: check, then the tests
+	@"$(BIN)/pytest"
+
+check: lint types ## Style, layers and types
+
+lint: $(STAMP) ## Format, rules and layers
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/ruff" check .
+	"$(BIN)/lint-imports"
+
+types: $(STAMP) ## mypy --strict on code and tests
+	"$(BIN)/mypy"
+
+format: $(STAMP) ## Format, and mend what ruff can mend
+	"$(BIN)/ruff" format .
+	"$(BIN)/ruff" check --fix .
+
+bench: $(STAMP) ## Measure against mlx-lm on this machine
+	@"$(BIN)/pie-mlx" bench all --baseline mlx-lm
+
+clean: ## Remove the environment, caches and builds (not the pulled models)
+	rm -rf "$(VENV)" build dist .cache .coverage htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
