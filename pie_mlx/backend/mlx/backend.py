@@ -1,0 +1,208 @@
+"""The MLX backend: a loaded model, its arena, and :meth:`MlxBackend.step`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx import nn
+
+from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, Segment
+from pie_mlx.backend.mlx.arena import Arena
+from pie_mlx.backend.mlx.cache import Form
+from pie_mlx.backend.mlx.device import cost_model, device_name, limit_cache
+from pie_mlx.backend.mlx.forward import Forward, layer_shapes, layer_windows
+from pie_mlx.backend.mlx.parity import choose_form
+from pie_mlx.backend.mlx.planner import Grouping, Kind, PlanSettings, StepPlan, plan_step
+from pie_mlx.backend.mlx.readout import Readout
+from pie_mlx.errors import DeviceFailed
+
+_DEVICE_FAULTS = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """How to load and run a model; the defaults fit the device."""
+
+    dequantize: bool | None = None
+    """Turn all weights into float32; None: on the CPU, where anything else is slow or wrong."""
+    dtype: str | None = None
+    """Cast the weights; None keeps the model's own."""
+    grouping: Grouping | None = None
+    """Force how rows attend together; None lets the planner choose."""
+    kind: Kind | None = None
+    """Force views or gathers; None lets the planner choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What the files say of a model."""
+
+    model: str
+    fingerprint: str
+    context_tokens: int
+    eos_ids: frozenset[int]
+
+
+class MlxBackend:
+    """A loaded model on MLX's device; use it from the thread that made it."""
+
+    def __init__(self, module: nn.Module, identity: ModelIdentity, options: BackendOptions | None = None) -> None:
+        """Probe shapes, check parity with mlx-lm, and settle how the model runs.
+
+        Raises:
+            UnsupportedModel: a layer keeps something else than K/V, or the logits are not those of mlx-lm.
+        """
+        options = options or BackendOptions()
+        device = device_name()
+        windows = layer_windows(module, identity.model)
+        self._shapes = layer_shapes(module, len(windows))
+        self._forward = Forward(module, windows, folded=device == "cpu")
+        heads = getattr(getattr(module, "args", None), "num_attention_heads", None)
+        costs = cost_model(self._shapes, heads)
+        self._settings = PlanSettings(costs, options.grouping, options.kind)
+        form, notice = choose_form(module, self._forward, self._shapes, self._settings, identity.model)
+        if form in (Form.ARRAYS, Form.ARRAYS_BY_GROUP):
+            self._settings = replace(self._settings, grouping=Grouping.ONE)
+        self.notices: tuple[str, ...] = () if notice is None else (notice,)
+        self._arena: Arena | None = None
+        self._num_steps = 0
+        self.last_plan: StepPlan | None = None
+        """What the last pass did; for the bench."""
+        self._facts = BackendFacts(
+            model=identity.model,
+            fingerprint=identity.fingerprint,
+            vocab_size=int(module(mx.array([[0]])).shape[-1]),
+            context_tokens=identity.context_tokens,
+            kv_bytes_per_token=sum(shape.bytes_per_slot for shape in self._shapes if shape is not None),
+            num_layers=len(windows),
+            device=device,
+            dtype=_dtype_name(next(shape.key_dtype for shape in self._shapes if shape is not None)),
+            eos_ids=identity.eos_ids,
+            max_batch_rows=1 if form is Form.SINGLE else None,
+        )
+
+    @classmethod
+    def load(cls, folder: Path, options: BackendOptions | None = None) -> MlxBackend:
+        """Load the MLX model in ``folder`` for this device.
+
+        Raises:
+            ModelError: the folder cannot be loaded, or the model cannot be run correctly.
+        """
+        from pie_mlx.models.load import load_model
+
+        options = options or BackendOptions()
+        limit_cache()
+        dequantize = device_name() == "cpu" if options.dequantize is None else options.dequantize
+        loaded = load_model(folder, dequantize=dequantize, dtype=options.dtype)
+        identity = ModelIdentity(folder.name, loaded.fingerprint, loaded.context_tokens, loaded.eos_ids)
+        backend = cls(loaded.module, identity, options)
+        mx.clear_cache()
+        return backend
+
+    @property
+    def facts(self) -> BackendFacts:
+        """The model's and device's facts."""
+        return self._facts
+
+    @property
+    def form(self) -> Form:
+        """How the model is given its K/V."""
+        return self._forward.form
+
+    @property
+    def arena(self) -> Arena:
+        """The arena that :meth:`allocate` made."""
+        assert self._arena is not None, "allocate() comes first"
+        return self._arena
+
+    def allocate(self, num_pages: int, page_size: int) -> None:
+        """Make the arena: ``(num_pages + 1) * page_size`` slots, page 0 is the trash page.
+
+        Raises:
+            DeviceFailed: there is not enough memory.
+        """
+        self._arena = None
+        try:
+            self._arena = Arena(self._shapes, (num_pages + 1) * page_size)
+        except _DEVICE_FAULTS as error:
+            raise DeviceFailed(f"the arena of {num_pages} pages could not be allocated: {error}") from error
+
+    def step(self, segments: Sequence[Segment]) -> list[Outcome]:
+        """Run one forward pass; return one outcome a segment, in order.
+
+        Raises:
+            DeviceFailed: the device failed; no segment has a result.
+        """
+        step, self._num_steps = self._num_steps, self._num_steps + 1
+        try:
+            if self.form is Form.SINGLE:
+                return [outcome for segment in segments for outcome in self._pass([segment])]
+            return self._pass(segments)
+        except _DEVICE_FAULTS as error:
+            raise DeviceFailed(f"{type(error).__name__}: {error}", step) from error
+
+    def _pass(self, segments: Sequence[Segment]) -> list[Outcome]:
+        """Plan, run and read one pass."""
+        if not segments:
+            return []
+        arena = self.arena
+        plan = plan_step(segments, self._settings)
+        self.last_plan = plan
+        readout = Readout(plan)
+        logits, health = self._forward.run(plan, arena, readout.rows)
+        outcomes = readout.finish(logits, health, arena.arrays())
+        del logits, health
+        return outcomes if not readout.unhealthy else self._isolate(segments, outcomes)
+
+    def _isolate(self, segments: Sequence[Segment], outcomes: list[Outcome]) -> list[Outcome]:
+        """Repeat a pass in which a row went wrong, one segment at a time, each over no slots but its own."""
+        if len(segments) > 1:
+            return [outcome for segment in segments for outcome in self._pass([segment])]
+        self.arena.scrub(segments[0].write_slots)
+        return outcomes
+
+    def read_slots(self, slots: IntArray) -> dict[str, npt.NDArray[np.generic]]:
+        """Copy the K/V of ``slots`` out of the arena."""
+        return self.arena.read_slots(slots)
+
+    def write_slots(self, slots: IntArray, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Copy K/V as :meth:`read_slots` gave it into ``slots``.
+
+        Raises:
+            DeviceFailed: the arrays do not fit this arena.
+        """
+        try:
+            self.arena.write_slots(slots, arrays)
+        except (*_DEVICE_FAULTS, KeyError) as error:
+            raise DeviceFailed(f"K/V could not be restored: {error}") from error
+
+    def memory(self) -> dict[str, int]:
+        """Return byte counts by name: active, peak, cache, arena."""
+        return {
+            "active": mx.get_active_memory(),
+            "peak": mx.get_peak_memory(),
+            "cache": mx.get_cache_memory(),
+            "arena": 0 if self._arena is None else self._arena.nbytes,
+        }
+
+    def close(self) -> None:
+        """Free the arena and the model."""
+        self._arena = None
+        del self._forward
+        mx.clear_cache()
+        mx.synchronize()
+        # A stream that outlives its thread aborts the process at exit, now and then (mlx 0.32.4, CPU); the main
+        # thread never ends before, and other models may still run on its stream.
+        if threading.current_thread() is not threading.main_thread():
+            mx.clear_streams()
+
+
+def _dtype_name(dtype: mx.Dtype) -> str:
+    """Return ``float32`` for ``mx.float32``."""
+    return str(dtype).removeprefix("mlx.core.")

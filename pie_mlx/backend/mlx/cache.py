@@ -1,0 +1,253 @@
+"""What an unmodified mlx-lm model sees of the arena: one cache object a layer, for one forward pass.
+
+A model asks its cache for an offset, hands it the new K and V, and passes what comes back, with a mask, to
+``scaled_dot_product_attention``. In the grouped form these are tokens that only :func:`attend_step` can read:
+a model that does more with them fails loudly, and one of the array forms is tried instead.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from pie_mlx.backend.mlx.arena import Arena, Writes
+from pie_mlx.backend.mlx.attention import Mask, attend, causal_mask, device_mask, to_fold
+from pie_mlx.backend.mlx.planner import Call, Kind, StepPlan
+
+_MASK_AXES = 4
+
+
+class Form(enum.Enum):
+    """How K, V and masks are handed to a model, from the fastest to the most compatible."""
+
+    GROUPED = "grouped"
+    """Tokens; our attention serves any number of groups."""
+    ARRAYS = "arrays"
+    """Real arrays of one group; masks ``[rows, 1, 1, keys]``."""
+    ARRAYS_BY_GROUP = "arrays-by-group"
+    """Real arrays of one group; masks ``[rows, 1, 1, 1, keys]``, for models that keep a query-group axis."""
+    SINGLE = "single"
+    """Real arrays of one sequence: one segment a pass, as mlx-lm itself would run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerToken:
+    """Stands for the K or V of a layer."""
+
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskToken:
+    """Stands for the mask of layers that see the last ``window`` tokens (None: all)."""
+
+    window: int | None
+
+
+class ForwardPass:
+    """The state of one forward pass: its plan, and indices and masks as device arrays, made once."""
+
+    def __init__(self, plan: StepPlan, arena: Arena, form: Form, *, folded: bool) -> None:
+        """Prepare a pass; ``folded`` chooses the attention form of the device."""
+        self.plan = plan
+        self.arena = arena
+        self.form = form
+        self.folded = folded
+        self.is_sequence = len(plan.segments) == 1
+        self._writes = Writes(plan.write_slots)
+        self._calls: dict[int | None, tuple[Call, ...]] = {}
+        self._indices: dict[tuple[int | None, int], mx.array] = {}
+        self._masks: dict[tuple[int | None, int, mx.Dtype], Mask] = {}
+        self.health: mx.array = mx.zeros(plan.num_rows)
+        """One number a row, not finite if the row went wrong in any layer that writes K/V."""
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Position of the first token: a number for one sequence, else a new array ``[rows]`` for each reader."""
+        if self.is_sequence:
+            return self.plan.segments[0].position
+        return mx.array(self.plan.positions)
+
+    @property
+    def tokens(self) -> mx.array:
+        """The input ids: ``[1, n]`` for one sequence, else ``[rows, 1]``."""
+        ids = mx.array(self.plan.tokens)
+        return ids[None] if self.is_sequence else ids[:, None]
+
+    def write(self, layer: int, keys: mx.array, values: mx.array) -> None:
+        """Write the model's new K and V (``[1, heads, n, dim]`` or ``[rows, heads, 1, dim]``)."""
+        self.health = mx.sum(keys.astype(mx.float32), axis=(1, 3)).reshape(-1)
+        if self.is_sequence:
+            self.arena.write(layer, keys[0], values[0], self._writes)
+        else:
+            self.arena.write(layer, keys[:, :, 0].transpose(1, 0, 2), values[:, :, 0].transpose(1, 0, 2), self._writes)
+
+    def calls(self, window: int | None) -> tuple[Call, ...]:
+        """Return the attention calls for a window, planned once."""
+        if window not in self._calls:
+            self._calls[window] = self.plan.calls(window)
+        return self._calls[window]
+
+    def fetch(self, layer: int, window: int | None, at: int) -> tuple[mx.array, mx.array]:
+        """Return K and V ``[batch, heads, keys, dim]`` of call ``at`` as views or gathers of the arena."""
+        call = self.calls(window)[at]
+        keys, values = self.arena.read(layer)
+        if call.slots is None:
+            return keys[None, :, call.lo : call.hi], values[None, :, call.lo : call.hi]
+        index = self._index(window, at)
+        return _gathered(keys, index, call), _gathered(values, index, call)
+
+    def _index(self, window: int | None, at: int) -> mx.array:
+        """Return the slots of a gather as one device array."""
+        if (window, at) not in self._indices:
+            slots = self.calls(window)[at].slots
+            assert slots is not None, "only gathers have an index"
+            self._indices[window, at] = mx.array(slots.reshape(-1))
+        return self._indices[window, at]
+
+    def mask_of_call(self, window: int | None, at: int, dtype: mx.Dtype) -> Mask:
+        """Return the mask of call ``at`` for our own attention."""
+        key = (window, at, dtype)
+        if key not in self._masks:
+            self._masks[key] = self._make_mask(self.calls(window)[at], dtype)
+        return self._masks[key]
+
+    def _make_mask(self, call: Call, dtype: mx.Dtype) -> Mask:
+        """Turn a call's mask into what the device's attention takes."""
+        mask = call.mask
+        if call.causal:
+            if not self.folded:
+                return "causal"
+            mask = causal_mask(call.stop - call.start, call.span)
+        if mask is None:
+            return None
+        made = device_mask(mask, dtype, folded=self.folded)
+        return made[:, None, None] if call.kind is Kind.PADDED else made
+
+    def mask_for_model(self, window: int | None, *, as_array: bool) -> Mask:
+        """Return the mask that a model gets in an array form: over all keys of the one call."""
+        call = self.calls(None)[0]
+        cut = window is not None and bool((self.plan.positions >= window).any())
+        if self.is_sequence and call.mask is None and not cut:
+            if not call.causal:
+                return None
+            return mx.array(causal_mask(call.stop, call.span)) if as_array else "causal"
+        mask = mx.array(self.plan.mask_over(call, window if cut else None))
+        if self.is_sequence:
+            return mask
+        return mask[:, None, None] if self.form is Form.ARRAYS else mask[:, None, None, None]
+
+    def attend(
+        self, queries: mx.array, layer: int, window: int | None, scale: float, sinks: mx.array | None
+    ) -> mx.array:
+        """Attend the step's queries in the grouped form; the result has the shape of the queries."""
+        calls = self.calls(window)
+        parts = []
+        for at, call in enumerate(calls):
+            kv = self.fetch(layer, window, at)
+            mask = self.mask_of_call(window, at, queries.dtype)
+            rows = queries if len(calls) == 1 else queries[call.start : call.stop]
+            turned = not self.is_sequence and call.kind is not Kind.PADDED
+            mixed = attend(
+                to_fold(rows) if turned else rows, kv, mask, scale=scale, sinks=sinks, folded=self.folded
+            )
+            parts.append(to_fold(mixed) if turned else mixed)
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
+
+
+def _gathered(array: mx.array, index: mx.array, call: Call) -> mx.array:
+    """Gather slots of ``[heads, slots, dim]`` as ``[batch, heads, keys, dim]``."""
+    picked = mx.take(array, index, axis=1)
+    if call.kind is not Kind.PADDED:
+        return picked[None]
+    heads, _, width = picked.shape
+    return picked.reshape(heads, call.stop - call.start, call.span, width).transpose(1, 0, 2, 3)
+
+
+class ArenaCache:
+    """The cache of one layer during one pass, as mlx-lm's models expect it; always truthy, never has ``bits``."""
+
+    def __init__(self, layer: int, window: int | None, running: ForwardPass) -> None:
+        """Serve ``layer``, whose own cache in mlx-lm would keep the last ``window`` tokens."""
+        self.layer = layer
+        self.window = window
+        self.running = running
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Position of each row's first token."""
+        return self.running.offset
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[object, object]:
+        """Write K and V of the new tokens and return those of all tokens."""
+        self.running.write(self.layer, keys, values)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[object, object]:
+        """Return K and V of all tokens: tokens in the grouped form, else arrays ``[1, heads, keys, dim]``."""
+        if self.running.form is Form.GROUPED:
+            token = LayerToken(self.layer)
+            return token, token
+        return self.running.fetch(self.layer, None, 0)
+
+    @property
+    def state(self) -> tuple[object, object, int | mx.array]:
+        """K, V and offset, as mlx-lm's caches give them."""
+        return (*self.keys_and_values(), self.offset)
+
+    def make_mask(
+        self,
+        _num_tokens: int,
+        return_array: bool = False,  # noqa: FBT001, FBT002 - mlx-lm's own signature
+        window_size: int | None = None,
+    ) -> object:
+        """Return the step's mask for this layer's window, or for the one that is asked for."""
+        window = window_size or self.window
+        if self.running.form is Form.GROUPED:
+            return MaskToken(window)
+        return self.running.mask_for_model(window, as_array=return_array)
+
+    def is_trimmable(self) -> bool:
+        """A pass trims nothing."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionArgs:
+    """What a model hands to ``scaled_dot_product_attention``: arrays, or our tokens in their place."""
+
+    queries: mx.array
+    keys: object
+    values: object
+    scale: float
+    mask: object
+    sinks: mx.array | None
+
+
+def attend_step(args: AttentionArgs, cache: object) -> mx.array | None:
+    """Serve a model's attention call if it is about the arena; None: it is mlx-lm's own business.
+
+    Raises:
+        TypeError: a model made a mask of its own for the grouped form.
+    """
+    if not isinstance(cache, ArenaCache):
+        return None
+    keys, values, mask = args.keys, args.values, args.mask
+    running = cache.running
+    if isinstance(keys, LayerToken):
+        if mask is not None and not isinstance(mask, MaskToken):
+            raise TypeError(f"a mask of type {type(mask).__name__} does not fit the grouped form")
+        window = cache.window if mask is None else mask.window
+        return running.attend(args.queries, keys.layer, window, args.scale, args.sinks)
+    if not isinstance(keys, mx.array) or not isinstance(values, mx.array) or running.is_sequence:
+        return None
+    if keys.shape[0] != 1 or not isinstance(mask, mx.array):
+        return None
+    turned = to_fold(mask if mask.ndim == _MASK_AXES else mask[:, :, 0])
+    queries = to_fold(args.queries)
+    mixed = mx.fast.scaled_dot_product_attention(
+        queries, keys, values, scale=args.scale, mask=turned, sinks=args.sinks
+    )
+    return to_fold(mixed)
