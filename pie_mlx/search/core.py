@@ -1,0 +1,197 @@
+"""What the parts of a run share: journal, rules, contexts, budgets, and the attention to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pie_mlx.engine import Completion, Engine, Request
+from pie_mlx.errors import Cancelled, PieError
+from pie_mlx.events import PageCounts
+from pie_mlx.search.dialogue import Dialogue
+from pie_mlx.search.journal import Journal
+from pie_mlx.search.node import NodeId
+from pie_mlx.search.params import SearchParams
+from pie_mlx.search.rules import Rules
+from pie_mlx.search.spending import Spending
+from pie_mlx.search.steering import RunEndedError, Steering
+from pie_mlx.search.trace_events import (
+    Event,
+    FinishReason,
+    Noticed,
+    PagesRead,
+    Paused,
+    Resumed,
+    Stepped,
+)
+from pie_mlx.search.tree import PoolCounts, Tree
+from pie_mlx.search.workspace import Workspace
+
+_POLL_S = 0.02
+"""How long the run looks at one request before it looks at the user again."""
+
+
+class SearchCore:
+    """The shared middle of a run; only the run's thread changes it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: SearchParams,
+        rules: Rules,
+        dialogue: Dialogue,
+        *,
+        journal: Journal,
+        steering: Steering,
+        name: str,
+    ) -> None:
+        """Join the parts of the run ``name``."""
+        self.engine = engine
+        self.params = params
+        self.rules = rules
+        self.dialogue = dialogue
+        self.journal = journal
+        self.steering = steering
+        self.workspace = Workspace(engine, dialogue, rules, name)
+        self.spending = Spending(params)
+        self.errors: list[PieError] = []
+        """The engine's errors that nodes ended with, in the order of the nodes."""
+        self.logprobs: dict[NodeId, tuple[float, ...]] = {}
+        self.peak_pages = 0
+        self.sharing_at_peak = 1.0
+        self._told_notices: set[str] = set()
+        self._users_turn = False
+
+    @property
+    def tree(self) -> Tree:
+        """The tree so far."""
+        return self.journal.tree
+
+    @property
+    def page_size(self) -> int:
+        """Slots a page."""
+        return self.engine.settings.page_size
+
+    def tell(self, event: Event) -> None:
+        """Let an event happen."""
+        self.journal.tell(event)
+
+    def notice_once(self, text: str) -> None:
+        """Tell the reader of the run something, the first time that it is so."""
+        kind = text.split(":")[0]
+        if kind not in self._told_notices:
+            self._told_notices.add(kind)
+            self.tell(Noticed(text=text))
+
+    # --- pages -----------------------------------------------------------------------------
+
+    def available_pages(self) -> int:
+        """Return the pages that new branches may take: what is free, within the run's budget of pages."""
+        pages = self.engine.readings().pages
+        free = pages.free + pages.cached
+        budget = self.params.budget_pages
+        return free if budget is None else min(free, max(budget - (pages.private + pages.shared), 0))
+
+    def read_pages(self) -> None:
+        """Read the pool, remember its peak, and tell it."""
+        pages = self.engine.readings().pages
+        self.note_pages(pages)
+        counts = PoolCounts(pages.free, pages.private, pages.shared, pages.cached, viewed=pages.views)
+        self.tell(PagesRead(pool=counts))
+
+    def note_pages(self, pages: PageCounts) -> None:
+        """Remember the widest moment."""
+        held = pages.private + pages.shared
+        if held > self.peak_pages:
+            self.peak_pages, self.sharing_at_peak = held, pages.sharing_ratio
+
+    def make_resident(self, nodes: Iterable[NodeId]) -> None:
+        """Compute what nodes lack in one batch, so that all their forks share it."""
+        requests: list[Request] = []
+        for node in nodes:
+            context = self.workspace.context(node)
+            if context.num_tokens - context.num_resident > self.page_size:
+                try:
+                    requests.append(context.prefill())
+                except PieError:
+                    continue  # the forks ask for the same tokens: each gets this refusal as its own outcome
+        for request in requests:
+            before = self.wait_quietly(request)
+            if before is not None:
+                self.spending.calls += 1
+
+    # --- waiting and attending -------------------------------------------------------------
+
+    def wait(self, request: Request) -> Completion:
+        """Wait for a request, attending to the user and the clock meanwhile.
+
+        Raises:
+            RunEndedError: the run is to end.
+            PieError: the request's error.
+        """
+        while True:
+            try:
+                while request.poll(_POLL_S) is not None:
+                    self.attend()
+            except TimeoutError:
+                self.attend()
+                continue
+            self.note_pages(self.engine.readings().pages)
+            return request.partial
+
+    def wait_quietly(self, request: Request) -> Completion | None:
+        """Wait for a request whose error somebody else meets too; None is such an error."""
+        try:
+            return self.wait(request)
+        except PieError:
+            return None
+
+    def settle(self, request: Request) -> None:
+        """Wait until a request is over, however it ends; its owner reads the outcome later."""
+        while request.phase not in ("finished", "failed", "cancelled"):
+            self.attend()
+            self.steering.doze(_POLL_S)
+
+    def attend(self) -> None:
+        """Carry out what the user wished, and end where the run must; called between any two events.
+
+        Raises:
+            RunEndedError: the user cancelled or accepted a node, or the time is over.
+        """
+        if self._users_turn:
+            return  # a wish is being carried out: the next one waits for its end
+        if self.steering.cancelled is not None:
+            raise RunEndedError(FinishReason.CANCELLED, error=self.steering.cancelled)
+        if self.spending.is_late():
+            raise RunEndedError(FinishReason.BUDGET, why="seconds")
+        self._users_turn = True
+        try:
+            self.repeat_recorded()
+            while not self.journal.is_replaying and (command := self.steering.take()) is not None:
+                command.carry_out()
+        finally:
+            self._users_turn = False
+
+    def repeat_recorded(self) -> None:
+        """Repeat the user's doings that the trace holds in this place; the run installs how."""
+
+    def gate(self) -> None:
+        """Stand still before an action while the brake is on."""
+        self.attend()
+        if not self.steering.is_paused:
+            return
+        if self.steering.take_step():
+            self.tell(Stepped())
+            return
+        self.tell(Paused())
+        while self.steering.is_paused:
+            self.spending.paused_s += self.steering.wait()
+            self.attend()
+            if self.steering.take_step():
+                self.tell(Stepped())
+                return
+        self.tell(Resumed())
+
+
+def is_cancelled(error: PieError) -> bool:
+    """Whether an error is somebody's will, not a failure."""
+    return isinstance(error, Cancelled)

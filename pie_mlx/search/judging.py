@@ -1,0 +1,202 @@
+"""The model as a judge: forks of nodes, one prefill each, closed again; and which scorer a run uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pie_mlx.engine import Completion, Context, Request
+from pie_mlx.errors import InvalidParameter, PieError, PressureError
+from pie_mlx.search.concurrency import estimate, waves
+from pie_mlx.search.core import SearchCore
+from pie_mlx.search.node import NodeId, TokenCounts
+from pie_mlx.search.prompts import P_TRUE_QUESTION, RATING_QUESTION, VOTE_REQUEST
+from pie_mlx.search.scoring.base import Judge, LabelQuestion, LabelReading, Scorer, Subject, TextReading
+from pie_mlx.search.scoring.checker import CheckerScorer
+from pie_mlx.search.scoring.compose import Cached, FirstOf
+from pie_mlx.search.scoring.consistency import ConsistencyScorer
+from pie_mlx.search.scoring.label import LabelScorer
+from pie_mlx.search.scoring.logprob import LogprobScorer
+from pie_mlx.search.scoring.p_true import p_true_scorer
+from pie_mlx.search.scoring.rating import RatingScorer
+from pie_mlx.search.scoring.vote import VoteScorer
+from pie_mlx.search.spending import count_tokens
+from pie_mlx.search.workspace import lineage
+
+_R = TypeVar("_R", LabelReading, TextReading)
+
+
+class EngineJudge(Judge):
+    """Judges on the engine; a judgement that fails is an answer with an error, the others stand."""
+
+    def __init__(self, core: SearchCore) -> None:
+        """Judge for ``core``."""
+        self._core = core
+        self.costs: dict[NodeId, TokenCounts] = {}
+        """Tokens by node since they were last taken."""
+
+    def labels(self, nodes: Sequence[NodeId], questions: Sequence[LabelQuestion]) -> list[LabelReading]:
+        """Read label probabilities, all questions in one batch as far as the pool holds them."""
+
+        def read(completion: Completion) -> LabelReading:
+            assert completion.label_probs is not None, "a labels request answers with probabilities"
+            return LabelReading(completion.label_probs)
+
+        return self._ask(
+            nodes,
+            [question.tokens for question in questions],
+            lambda fork, at: fork.submit_labels(questions[at].labels),
+            read,
+            lambda error: LabelReading(error=error),
+        )
+
+    def write(
+        self, nodes: Sequence[NodeId], questions: Sequence[tuple[int, ...]], *, max_tokens: int, seeds: Sequence[int]
+    ) -> list[TextReading]:
+        """Let the model write a verdict after each question."""
+        sampling = self._core.params.sampling
+        return self._ask(
+            nodes,
+            questions,
+            lambda fork, at: fork.submit(max_tokens=max_tokens, sampling=sampling(seeds[at]), stop=("\n",)),
+            lambda completion: TextReading(completion.text, completion.finish_reason),
+            lambda error: TextReading(error=error),
+            max_tokens=max_tokens,
+        )
+
+    def _ask(
+        self,
+        nodes: Sequence[NodeId],
+        sequences: Sequence[tuple[int, ...]],
+        submit: Callable[[Context, int], Request],
+        read: Callable[[Completion], _R],
+        fail: Callable[[PieError], _R],
+        *,
+        max_tokens: int = 0,
+    ) -> list[_R]:
+        """Fork, submit and read in groups that the pool is likely to hold."""
+        if not nodes:
+            return []
+        core = self._core
+        suffix = max(len(seq) - len(core.workspace.tokens(node)) for node, seq in zip(nodes, sequences, strict=True))
+        need = estimate(
+            prompt_tokens=0,
+            branches=len(nodes),
+            thought_tokens=max(suffix, 1) + max_tokens,
+            judge_tokens=0,
+            page_size=core.page_size,
+        )
+        readings: list[_R] = []
+        for group in waves(len(nodes), need.fitting(core.available_pages())):
+            asked = [self._start(nodes[at], sequences[at], submit, at) for at in group]
+            for at, started in zip(group, asked, strict=True):
+                outcome = self._outcome(started)
+                if isinstance(outcome, PressureError):
+                    outcome = self._ask_alone(nodes[at], sequences[at], submit, at)
+                readings.append(fail(outcome) if isinstance(outcome, PieError) else read(outcome))
+                self._count(nodes[at], len(sequences[at]), outcome)
+        return readings
+
+    def _start(
+        self, node: NodeId, tokens: tuple[int, ...], submit: Callable[[Context, int], Request], at: int
+    ) -> tuple[Context, Request] | PieError:
+        """Fork one node, put the question there and submit; a refusal is the outcome."""
+        fork = self._core.workspace.fork(node)
+        fork.rebase(tokens)
+        try:
+            return fork, submit(fork, at)
+        except PieError as error:
+            self._core.workspace.release(fork)
+            return error
+
+    def _outcome(self, started: tuple[Context, Request] | PieError) -> Completion | PieError:
+        """Wait for one judgement and close its fork."""
+        if isinstance(started, PieError):
+            return started
+        fork, request = started
+        try:
+            return self._core.wait(request)
+        except PieError as error:
+            return error
+        finally:
+            self._core.workspace.release(fork)
+
+    def _ask_alone(
+        self, node: NodeId, tokens: tuple[int, ...], submit: Callable[[Context, int], Request], at: int
+    ) -> Completion | PieError:
+        """Judge again what pressure ended, with every other context closed."""
+        core = self._core
+        core.workspace.close_all_but(lineage(node))
+        core.notice_once("low residency: contexts are closed between thoughts and computed again when wanted")
+        return self._outcome(self._start(node, tokens, submit, at))
+
+    def _count(self, node: NodeId, num_tokens: int, outcome: Completion | PieError) -> None:
+        """Count what a judgement cost; its new tokens are those behind the node's own."""
+        if isinstance(outcome, PieError):
+            return
+        own = max(num_tokens - len(self._core.workspace.tokens(node)), 1)
+        counts = count_tokens(outcome, own)
+        self._core.spending.add(counts)
+        self.costs[node] = self.costs.get(node, TokenCounts()) + counts
+
+
+def build_scorer(core: SearchCore) -> Scorer | None:
+    """Return the scorer that the parameters name; None scores nothing.
+
+    Raises:
+        InvalidParameter: the task has not what the scorer needs.
+    """
+    name, task = core.params.scorer, core.rules.task
+    if name == "none":
+        return None
+    if name == "auto" and core.params.strategy == "self_consistency" and core.params.self_weight == "count":
+        name = "consistency"
+    if name == "checker" and not task.has_check and task.score(task.start()) is None:
+        raise InvalidParameter("scorer", name, f"another one: task {task.name!r} has neither check nor score")
+    if name == "oracle" and task.oracle(task.start()) is None:
+        raise InvalidParameter("scorer", name, f"another one: task {task.name!r} has no known truth")
+    if name == "auto":
+        return FirstOf(_checker(core), Cached(_by_labels(core)))
+    if name == "checker":
+        return FirstOf(_checker(core), CheckerScorer(lambda s: task.score(s.state), kind="estimate"))
+    return _SCORERS[name](core)
+
+
+def _checker(core: SearchCore) -> Scorer:
+    """The exact checker's value of a finished node."""
+
+    def value(subject: Subject) -> float | None:
+        check = core.rules[subject.node].check
+        return None if check is None else check.value
+
+    return CheckerScorer(value)
+
+
+def _by_labels(core: SearchCore) -> Scorer:
+    """The task's own judging question, read as label probabilities."""
+    task, dialogue = core.rules.task, core.dialogue
+    weights = task.judging(task.start()).labels
+    return LabelScorer(weights, lambda s, labels: dialogue.label_question(s, labels, task.judging(s.state).question))
+
+
+def _by_oracle(core: SearchCore) -> Scorer:
+    """The task's known truth."""
+
+    def value(subject: Subject) -> float | None:
+        truth = core.rules.task.oracle(subject.state)
+        return None if truth is None else float(truth)
+
+    return CheckerScorer(value, kind="oracle")
+
+
+_SCORERS: dict[str, Callable[[SearchCore], Scorer]] = {
+    "label": lambda core: Cached(_by_labels(core)),
+    "p_true": lambda core: Cached(
+        p_true_scorer(lambda s, labels: core.dialogue.label_question(s, labels, P_TRUE_QUESTION))
+    ),
+    "vote": lambda core: VoteScorer(lambda s, letters: core.dialogue.vote_question(s, letters, VOTE_REQUEST)),
+    "logprob": lambda _core: LogprobScorer(),
+    "consistency": lambda core: ConsistencyScorer(lambda s: core.rules.answer_key(s.node)),
+    "rating": lambda core: RatingScorer(lambda s: s.tokens + core.dialogue.encode(RATING_QUESTION.rstrip(" "))),
+    "oracle": _by_oracle,
+}

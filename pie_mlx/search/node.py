@@ -1,0 +1,219 @@
+"""One node of a search tree: its path id, status, scores and counts.
+
+A **path id** names the way from the root: ``0`` is the root, ``0.2`` its third child, ``0.2.1`` that child's
+second. It is stable over replay and resume, and seeds the branch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from pie_mlx.errors import Fact, InvalidParameter, UsageError
+
+NodeId = NewType("NodeId", str)
+"""A node's path id."""
+
+ROOT = NodeId("0")
+_PATH = re.compile(r"0(\.(0|[1-9][0-9]{0,8}))*", re.ASCII)
+
+
+def parse_node_id(text: str) -> NodeId:
+    """Return ``text`` as a path id.
+
+    Raises:
+        UsageError: it is not of the form ``0.2.1``.
+    """
+    if not _PATH.fullmatch(text):
+        raise UsageError(f"{text[:40]!r} is not a node: a node is a path such as 0, 0.2 or 0.2.1")
+    return NodeId(text)
+
+
+def child_id(parent: NodeId, index: int) -> NodeId:
+    """Return the id of the child of ``parent`` at ``index``, from 0."""
+    return NodeId(f"{parent}.{index}")
+
+
+def parent_id(node: NodeId) -> NodeId | None:
+    """Return the parent's id, None for the root."""
+    head, dot, _ = node.rpartition(".")
+    return NodeId(head) if dot else None
+
+
+def id_path(node: NodeId) -> tuple[int, ...]:
+    """Return the child indices below the root: ``0.2.1`` gives ``(2, 1)``; sorts by tree order."""
+    return tuple(int(part) for part in node.split(".")[1:])
+
+
+class NodeStatus(StrEnum):
+    """Where a node stands; :data:`MOVES` says which way it may go on."""
+
+    WRITING = "writing"
+    """Its thought is being written."""
+    OPEN = "open"
+    """Its thought is complete; it may be scored, expanded or pruned."""
+    EXPANDING = "expanding"
+    """Some child of it is being written."""
+    EXPANDED = "expanded"
+    """It has children, and all of them are written."""
+    DONE = "done"
+    """A finished leaf: a candidate for the answer."""
+    ACCEPTED = "accepted"
+    """The answer."""
+    PRUNED = "pruned"
+    """Given up; its context is closed."""
+    DUPLICATE = "duplicate"
+    """Its state is that of another node, which stands for both."""
+    INVALID = "invalid"
+    """Its thought could not be parsed, or is not a legal step."""
+    FAILED = "failed"
+    """The engine failed on it: starved or a device error."""
+
+
+_S = NodeStatus
+MOVES: Mapping[NodeStatus, frozenset[NodeStatus]] = {
+    _S.WRITING: frozenset({_S.OPEN, _S.DONE, _S.INVALID, _S.FAILED, _S.PRUNED}),
+    _S.OPEN: frozenset({_S.EXPANDING, _S.DONE, _S.ACCEPTED, _S.PRUNED, _S.DUPLICATE, _S.INVALID, _S.FAILED}),
+    _S.EXPANDING: frozenset({_S.EXPANDED, _S.OPEN, _S.PRUNED, _S.FAILED, _S.ACCEPTED}),
+    _S.EXPANDED: frozenset({_S.EXPANDING, _S.OPEN, _S.DONE, _S.ACCEPTED, _S.PRUNED, _S.FAILED}),
+    _S.DONE: frozenset({_S.ACCEPTED, _S.EXPANDING, _S.OPEN, _S.PRUNED, _S.DUPLICATE, _S.FAILED}),
+    _S.ACCEPTED: frozenset({_S.DONE}),
+    _S.PRUNED: frozenset({_S.OPEN, _S.EXPANDING, _S.ACCEPTED}),
+    _S.DUPLICATE: frozenset({_S.OPEN, _S.PRUNED, _S.ACCEPTED}),
+    _S.INVALID: frozenset({_S.OPEN, _S.PRUNED}),
+    _S.FAILED: frozenset({_S.WRITING, _S.OPEN, _S.EXPANDING, _S.PRUNED}),
+}
+"""The legal moves of a node; a user's steering (edit, lock, expand again) is what leads out of the last rows."""
+
+FINAL = frozenset({_S.PRUNED, _S.DUPLICATE, _S.INVALID, _S.FAILED})
+"""Statuses that no strategy expands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one scorer says of a node; a missing value is None, never 0."""
+
+    value: float | None
+    """Higher is better; None where the judge gave no readable verdict."""
+    kind: str
+    """The scorer's name: ``labels``, ``exact``, ``ptrue`` …"""
+    mass: float | None = None
+    """Share of the whole vocabulary's probability that fell on the labels, 0 to 1."""
+    label_probs: Mapping[str, float] = field(default_factory=dict)
+    """Label to probability, normalised over the labels."""
+    cached: bool = False
+    """Whether the value was taken from an equal state."""
+    error: str | None = None
+    """Why there is no value, where the engine is to blame."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be ranked.
+
+        Raises:
+            InvalidParameter: the value or the mass is text, a boolean, NaN or infinite.
+        """
+        numbers: tuple[tuple[str, object], ...] = (("score value", self.value), ("score mass", self.mass))
+        for name, number in numbers:
+            if number is None:
+                continue
+            if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+                raise InvalidParameter(name, number, "a finite number or None")
+
+    def to_json(self) -> dict[str, Fact]:
+        """Return the fields that are set, as JSON."""
+        out: dict[str, Fact] = {"value": self.value, "kind": self.kind}
+        if self.mass is not None:
+            out["mass"] = self.mass
+        if self.label_probs:
+            out["label_probs"] = dict(self.label_probs)
+        if self.cached:
+            out["cached"] = True
+        if self.error is not None:
+            out["error"] = self.error
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens that a node cost."""
+
+    prompt: int = 0
+    """Tokens of the context before the thought."""
+    cached: int = 0
+    """Those of them whose K/V was already there."""
+    completion: int = 0
+    """Tokens of the thought."""
+
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        """Add two counts."""
+        return TokenCounts(
+            self.prompt + other.prompt, self.cached + other.cached, self.completion + other.completion
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodePages:
+    """Pages that a node's context views."""
+
+    total: int = 0
+    shared: int = 0
+    """Those that another table views too."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node as the events told it; changed only by :class:`~pie_mlx.search.tree.Tree` and replay."""
+
+    id: NodeId
+    parent: NodeId | None
+    depth: int
+    status: NodeStatus = NodeStatus.WRITING
+    text: str = ""
+    """The thought; while it is written, what is there of it."""
+    reasoning: str = ""
+    """What the model wrote inside its think block."""
+    seed: int = 0
+    key: str = ""
+    """The task's state key; equal keys are equal states. Empty where the task has none."""
+    finish: str = ""
+    """Why the thought ended: stop, length, context_full, failed, or user."""
+    reason: str = ""
+    """Why it is invalid, pruned or failed."""
+    tokens: TokenCounts = TokenCounts()
+    pages: NodePages = NodePages()
+    scores: dict[str, Score] = field(default_factory=dict)
+    """By kind, the latest set last."""
+    children: list[NodeId] = field(default_factory=list)
+    num_writing: int = 0
+    """Children that are being written."""
+    duplicate_of: NodeId | None = None
+    locked: bool = False
+    """Held in the beam by the user."""
+    selected: bool = False
+    """In the frontier that was chosen last."""
+
+    @property
+    def score(self) -> Score | None:
+        """The score set last, which ranks the node; None before any."""
+        return next(reversed(self.scores.values()), None)
+
+    @property
+    def value(self) -> float | None:
+        """The ranking score's value; None where there is none."""
+        score = self.score
+        return None if score is None else score.value
+
+    def set_score(self, score: Score) -> None:
+        """Record a score as the latest; one of the same kind is replaced."""
+        self.scores.pop(score.kind, None)
+        self.scores[score.kind] = score
+
+
+def rank_key(node: Node) -> tuple[bool, float, tuple[int, ...]]:
+    """Sort key, best first: no value is last, equal values keep tree order."""
+    value = node.value
+    return (value is None, 0.0 if value is None else -value, id_path(node.id))

@@ -1,0 +1,1 @@
+"""Scorers: how a state gets its value."""
