@@ -60,7 +60,7 @@ def open_folder(folder: Path, settings: EngineSettings | None = None) -> Engine:
     tokenizer = load_tokenizer(folder)
 
     def make_backend() -> Backend:
-        from pie_mlx.backend.mlx import MlxBackend
+        from pie_mlx.backend.mlx.backend import MlxBackend
 
         return MlxBackend.load(folder)
 

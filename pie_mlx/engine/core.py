@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence as Tokens
 
 import numpy as np
 
-from pie_mlx.engine.job import GenerateGoal, Goal, Job, LogprobsGoal, Phase, TextStreamLike
+from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase, TextStreamLike, num_unwanted
 from pie_mlx.engine.sequence import Sequence
 from pie_mlx.errors import (
     Cancelled,
@@ -61,6 +61,8 @@ class Core:
         self.sequences: dict[ContextId, Sequence] = {}
         self.jobs: dict[RequestId, Job] = {}
         """Live requests in the order of arrival; one that has ended leaves at once."""
+        self.running: set[RequestId] = set()
+        """Those of them that take part in steps."""
         self.counters: Counter[str] = Counter()
         self._context_ids = itertools.count(1)
         self._request_ids = itertools.count(1)
@@ -130,7 +132,8 @@ class Core:
         if sequence.job is not None:
             self.end(sequence.job, Phase.CANCELLED, error=Cancelled("the context's owner"))
         del self.sequences[context]
-        freed = sequence.table.clear()
+        self.index.touch(sequence.table.pages)
+        freed = sequence.table.clear() + self.index.trim()
         sequence.closed, sequence.state = True, None
         self.counters["contexts_closed"] += 1
         self.emit(ContextShut(context, freed))
@@ -148,7 +151,7 @@ class Core:
         sequence = self.get_idle(context)
         if not 0 <= num_tokens <= len(sequence.tokens):
             raise InvalidParameter("truncate", num_tokens, f"from 0 to {len(sequence.tokens)}")
-        freed = sequence.truncate_resident(num_tokens)
+        freed = sequence.truncate_resident(num_tokens) + self.index.trim()
         del sequence.tokens[num_tokens:]
         self._touch(sequence)
         return freed
@@ -181,8 +184,7 @@ class Core:
         if sequence.table.is_reserved:
             sequence.table.rollback()
         keep = 0 if all_views else sequence.table.num_tokens_before_own(self.index.views_by_page())
-        freed = sequence.truncate_resident(keep)
-        sequence.state = None
+        freed = sequence.truncate_resident(keep) + self.index.trim()
         lost = before - sequence.num_resident
         sequence.num_evicted_tokens += lost
         self.counters["preemptions" if was_running else "evictions"] += 1
@@ -195,46 +197,76 @@ class Core:
         """Register a request on a context; ``extra`` tokens are put behind the sequence first.
 
         Raises:
-            ContextClosed, ContextBusy, EmptyPrompt, ContextTooLong: as their names say.
+            ContextClosed, ContextBusy, EmptyPrompt, ContextTooLong, InvalidParameter: as their names say.
             Impossible: the pool could not hold the sequence even if it held nothing else.
         """
         sequence = self.get_idle(context)
         self._check_tokens(extra)
-        self._admit(sequence, len(sequence.tokens) + len(extra))
+        if isinstance(goal, LabelsGoal):
+            self._check_tokens(goal.labels)
         num_prompt = len(sequence.tokens) + len(extra)
+        self._admit(sequence, num_prompt, goal)
         # The token before the first answer is always computed in this request: its logits are wanted.
         fresh = len(sequence.tokens) - 1 if isinstance(goal, LogprobsGoal) else num_prompt - 1
         sequence.truncate_resident(fresh)
+        self.index.trim()
         sequence.tokens.extend(extra)
         job = Job(RequestId(next(self._request_ids)), sequence, goal, num_prompt, text)
-        parent = self.sequences.get(sequence.parent) if sequence.parent is not None else None
-        job.after = parent.job if parent is not None and self.index.is_on else None
+        job.after = self._leader(job)
         sequence.job = job
         self._touch(sequence)
         self.jobs[job.id] = job
         self.counters["submitted"] += 1
         self.emit(RequestSubmitted(job.id, context))
+        self.end_if_done(job)
         return job
 
-    def _admit(self, sequence: Sequence, num_tokens: int) -> None:
+    def end_if_done(self, job: Job) -> None:
+        """End a request that only wanted its context resident, once it is."""
+        if isinstance(job.goal, GenerateGoal) and not job.wants_token and job.num_to_compute == 0:
+            job.reason = "length"
+            self.end(job, Phase.FINISHED)
+
+    def _leader(self, job: Job) -> Job | None:
+        """Return the parent's request if it is computing a page that this one needs too: computing it twice is waste."""
+        sequence, size = job.sequence, self.pool.page_size
+        parent = self.sequences.get(sequence.parent) if sequence.parent is not None else None
+        if parent is None or parent.job is None or not self.index.is_on:
+            return None
+        start = sequence.num_resident // size * size
+        end = start + size
+        shared = end <= job.first_wanted and sequence.tokens[start:end] == parent.tokens[start:end]
+        return parent.job if shared and parent.num_resident < end else None
+
+    def _admit(self, sequence: Sequence, num_tokens: int, goal: Goal) -> None:
         """Refuse at once what can never work."""
         if num_tokens == 0:
             raise EmptyPrompt
-        if num_tokens > self.context_tokens:
+        grows = isinstance(goal, GenerateGoal) and goal.max_tokens > 0
+        if num_tokens + grows > self.context_tokens:
             raise ContextTooLong(num_tokens, self.context_tokens)
-        pinned = len(
-            {p for other in self.sequences.values() if other.pinned and other is not sequence for p in other.table.pages}
-            - set(sequence.table.pages)
-        )
-        need = self.pool.pages_for(num_tokens)
-        if need > self.pool.num_pages - pinned:
-            raise Impossible(need, self.pool.num_pages, pinned)
+        need, total = self.pool.pages_for(num_tokens - num_unwanted(goal)), self.pool.num_pages
+        pinned = {page for other in self.sequences.values() if other.pinned for page in other.table.pages}
+        pinned.difference_update(sequence.table.pages)
+        if need > total - len(pinned):
+            # What is pinned and holds this very prefix helps instead of standing in the way.
+            pinned.difference_update(self.index.match(sequence.tokens, (), len(sequence.tokens) // self.pool.page_size))
+        if need > total - len(pinned):
+            raise Impossible(need, total, len(pinned))
+
+    def move(self, job: Job, phase: Phase) -> None:
+        """Send a request to another phase of its life."""
+        job.move(phase)
+        if phase.is_running:
+            self.running.add(job.id)
+        else:
+            self.running.discard(job.id)
 
     def end(self, job: Job, phase: Phase, *, error: PieError | None = None) -> None:
         """Send a request's one terminal event and forget it; idempotent for one that is over."""
         if job.phase.is_over:
             return
-        job.move(phase)
+        self.move(job, phase)
         job.error, job.ended_s = error, time.perf_counter()
         sequence = job.sequence
         if sequence.table.is_reserved:
@@ -243,6 +275,7 @@ class Core:
             keep = job.num_prompt - job.goal.num_targets
             sequence.truncate_resident(keep)
             del sequence.tokens[keep:]
+        self.index.trim()
         sequence.job = None
         job.after = None
         self._touch(sequence)
@@ -284,6 +317,8 @@ class Core:
         counts, jobs = self.counters, len(self.jobs)
         ended = counts["completed"] + counts["failed"] + counts["cancelled"]
         assert ended + jobs == counts["submitted"], "a request has no terminal event, or two"
+        assert self.running == {job.id for job in self.jobs.values() if job.phase.is_running}, "who runs is known"
+        assert self.index.num_cached() <= self.index.max_cached_pages, "the prefix index keeps to its limit"
         for job in self.jobs.values():
             assert job.sequence.job is job, "a live request belongs to its context"
             assert not job.phase.is_over, "a request that is over has left"

@@ -7,9 +7,11 @@ at the earliest, which follows the step on the same device queue: nothing can be
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -43,6 +45,12 @@ T = TypeVar("T")
 
 PoolSizer = Callable[[BackendFacts, EngineSettings], int]
 """Chooses the number of pages once the model is known."""
+
+
+def _close_left_open(engine: weakref.ref[Engine]) -> None:
+    """Close an engine that its owner left open, at the end of the process."""
+    if (left := engine()) is not None:
+        left.close()
 
 
 class Engine:
@@ -89,6 +97,8 @@ class Engine:
             raise error
         engine._watchdog = Watchdog(engine, engine.settings)
         engine._watchdog.start()
+        # A device that is still open when the interpreter ends can abort the process.
+        atexit.register(_close_left_open, weakref.ref(engine))
         return engine
 
     _thread: threading.Thread

@@ -88,6 +88,11 @@ class LogprobsGoal:
 Goal = GenerateGoal | LabelsGoal | LogprobsGoal
 
 
+def num_unwanted(goal: Goal) -> int:
+    """Return 1 where nobody asks what follows the sequence's last token, which then is not computed; else 0."""
+    return int(isinstance(goal, LogprobsGoal) or (isinstance(goal, GenerateGoal) and goal.max_tokens == 0))
+
+
 class TextStreamLike(Protocol):
     """What the engine needs of a streaming detokenizer with stop strings."""
 
@@ -140,10 +145,7 @@ class Job:
     @property
     def num_to_compute(self) -> int:
         """Tokens to compute before the next result; a last token whose logits nobody wants is not."""
-        unwanted = isinstance(self.goal, LogprobsGoal) or (
-            isinstance(self.goal, GenerateGoal) and self.goal.max_tokens == 0
-        )
-        return self.sequence.num_outstanding - unwanted
+        return self.sequence.num_outstanding - num_unwanted(self.goal)
 
     @property
     def first_wanted(self) -> int:
@@ -151,6 +153,11 @@ class Job:
         if isinstance(self.goal, LogprobsGoal):
             return self.num_prompt - self.goal.num_targets - 1 + len(self.scores)
         return len(self.sequence.tokens) - 1
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether it generates: its context then needs a place for one token more."""
+        return isinstance(self.goal, GenerateGoal) and self.goal.max_tokens > 0
 
     @property
     def is_prefilled(self) -> bool:

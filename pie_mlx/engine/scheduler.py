@@ -9,14 +9,14 @@ The answer is exactly one of
 * :class:`Refuse`: this request can never go on, and here is the typed error;
 * :class:`Wait`: nothing can run until an owner closes or unpins a context.
 
-Why this ends: the oldest request is never a victim, and each reclaim frees at least one page or drops the
-last view of an evictable context, of which there are finitely many; so the oldest request computes a token
-or is refused after finitely many answers, and by induction so does every other.
+Why this ends: the oldest request is never a victim of another, and each reclaim drops at least one view, of
+which there are finitely many; so the oldest request computes a token or is refused after finitely many
+answers, and by induction so does every other. ``docs/scheduling.md`` has the whole argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,8 +63,13 @@ class World(Protocol):
     """What the scheduler may look at; every method is a question without effect."""
 
     @property
-    def asks(self) -> Sequence[Ask]:
+    def asks(self) -> Iterable[Ask]:
         """Live requests, oldest first."""
+        ...
+
+    @property
+    def num_running(self) -> int:
+        """How many of them take part in steps."""
         ...
 
     @property
@@ -85,8 +90,16 @@ class World(Protocol):
         """Pages that no other context views."""
         ...
 
+    def younger_holders(self, request: RequestId) -> Sequence[Ask]:
+        """Live requests younger than ``request`` whose contexts view pages, youngest first."""
+        ...
+
     def idle_contexts(self) -> Sequence[ContextId]:
         """Contexts with pages but without a request, unpinned, least recently used first."""
+        ...
+
+    def pinned_contexts(self) -> Sequence[ContextId]:
+        """Contexts with pages but without a request, pinned."""
         ...
 
     def group_pages(self, contexts: Sequence[ContextId]) -> int:
@@ -97,10 +110,6 @@ class World(Protocol):
         """Who holds pages, most first."""
         ...
 
-    def num_pinned_pages(self) -> int:
-        """Pages that pinned contexts view."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -108,6 +117,8 @@ class Grant:
 
     request: RequestId
     num_tokens: int
+    num_pages: int
+    """Free pages set aside for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +150,15 @@ class EvictCached:
 
 @dataclass(frozen=True, slots=True)
 class EvictIdle:
-    """Take an idle context's pages: its private ones, or all its views where only a group frees anything."""
+    """Take idle contexts' pages: the private ones, or all views where only the group frees anything."""
 
-    context: ContextId
+    contexts: tuple[ContextId, ...]
     all_views: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Take a running request's pages; it goes on later by recomputing."""
+    """Take a younger request's pages; it goes on later by recomputing."""
 
     request: RequestId
     all_views: bool
@@ -182,12 +193,12 @@ def schedule(world: World, limits: Limits) -> Answer:
     if grants:
         return Run(tuple(grants), head)
     ask = next(ask for ask in world.asks if ask.request == head.request)
-    if ask.phase.is_running and ask.num_pages > -(-ask.num_resident // limits.page_size):
+    if ask.num_pages > -(-ask.num_resident // limits.page_size):
         # Forks left holes in its pages: recomputed in fresh pages, its tokens need fewer.
         return Preempt(ask.request, all_views=True)
-    if world.num_pinned_pages():
+    if world.group_pages([*world.pinned_contexts(), *_victims(world, head)[0]]) > 0:
         return Wait(head)
-    return Refuse(head.request, _refusal(world, head))
+    return Refuse(head.request, _refusal(world, head, ask))
 
 
 def _grants(world: World, limits: Limits) -> tuple[list[Grant], Blocked | None]:
@@ -195,12 +206,15 @@ def _grants(world: World, limits: Limits) -> tuple[list[Grant], Blocked | None]:
     grants: list[Grant] = []
     head: Blocked | None = None
     free, prefill_left, rows_left = world.free_pages, limits.prefill_chunk, limits.max_rows or limits.max_batch
-    num_running = promised = 0
+    num_running = promised = running_seen = 0
     taken_tails: set[PageId] = set()
     is_restoring = False
     for ask in world.asks:
         if num_running >= limits.max_batch or rows_left == 0:
             break
+        if head is not None and running_seen == world.num_running:
+            break  # behind the head, only what runs already may go on
+        running_seen += ask.phase.is_running
         is_decode = ask.outstanding == 1
         if ask.waits_for_prefix or (not is_decode and prefill_left == 0):
             num_running += ask.phase.is_running
@@ -232,7 +246,7 @@ def _grants(world: World, limits: Limits) -> tuple[list[Grant], Blocked | None]:
         prefill_left -= 0 if is_decode else count
         if room and ask.tail is not None:
             taken_tails.add(ask.tail)
-        grants.append(Grant(ask.request, count))
+        grants.append(Grant(ask.request, count, fresh))
     return grants, head
 
 
@@ -245,37 +259,65 @@ def _admission_pages(ask: Ask, room: int, num_running: int, limits: Limits) -> i
     return -(-max(0, ask.outstanding + 1 - room) // limits.page_size) + num_running
 
 
+def _victims(world: World, head: Blocked) -> tuple[list[ContextId], list[Ask]]:
+    """Return whose pages may be taken for ``head``: idle contexts, then younger requests, each in this order.
+
+    Requests that do not run yet lose nothing that is in progress, so they come first, then the running ones,
+    youngest first. One that has computed nothing since it was last preempted is left alone, unless an older
+    request that runs has nobody else.
+    """
+    younger = world.younger_holders(head.request)
+    stopped = [ask for ask in younger if not ask.phase.is_running]
+    running = [ask for ask in younger if ask.phase.is_running and ask.has_progressed]
+    if not head.is_admission:
+        running += [ask for ask in younger if ask.phase.is_running and not ask.has_progressed]
+    idle = list(world.idle_contexts())
+    return [*idle, *(ask.context for ask in (*stopped, *running))], [*stopped, *running]
+
+
 def _reclaim(world: World, head: Blocked) -> Answer | None:
     """Return the next rung of the ladder for ``head``, or None if nothing that may be taken would help."""
     deficit = head.need_pages - world.free_pages
     if deficit <= 0:
         return None
-    idle = list(world.idle_contexts())
-    order = {ask.request: at for at, ask in enumerate(world.asks)}
-    younger = [ask for ask in reversed(world.asks[order[head.request] + 1 :]) if ask.num_pages]
-    running = [ask for ask in younger if ask.phase.is_running and ask.has_progressed]
-    stopped = [ask for ask in younger if not ask.phase.is_running]
-    group = [*idle, *(ask.context for ask in (*stopped, *running))]
-    available = world.group_pages(group)
-    if available == 0 or (head.is_admission and available < deficit):
-        return None
-    if world.cached_pages() > 0:
-        return EvictCached(deficit)
+    group, younger = _victims(world, head)
+    idle = group[: len(group) - len(younger)]
+    cached = gain = world.cached_pages()
+    chosen: list[ContextId] = []
     for context in idle:
-        if world.private_pages(context) > 0:
-            return EvictIdle(context, all_views=False)
-    for ask in running:
-        if world.private_pages(ask.context) > 0:
+        if gain >= deficit:
+            break
+        private = world.private_pages(context)
+        if private:
+            chosen.append(context)
+            gain += private
+    if head.is_admission and gain < deficit and world.group_pages(group) < deficit:
+        return None
+    if cached:
+        return EvictCached(deficit)
+    if chosen:
+        return EvictIdle(tuple(chosen), all_views=False)
+    for ask in younger:
+        if world.private_pages(ask.context):
             return Preempt(ask.request, all_views=False)
-    # Nobody holds a page alone, but several evictable contexts hold pages together.
+    if world.group_pages(group) == 0:
+        return None
+    # Nobody holds a page alone, but several contexts that may be evicted hold pages together.
     if idle:
-        return EvictIdle(idle[0], all_views=True)
-    return Preempt((*stopped, *running)[0].request, all_views=True)
+        return EvictIdle(_smallest_group(world, idle), all_views=True)
+    return Preempt(younger[0].request, all_views=True)
 
 
-def _refusal(world: World, head: Blocked) -> PressureError:
+def _smallest_group(world: World, idle: list[ContextId]) -> tuple[ContextId, ...]:
+    """Return the first 1, 2, 4 … of ``idle`` that free a page together; all of them if younger requests must help."""
+    size = 1
+    while size < len(idle) and world.group_pages(idle[:size]) == 0:
+        size *= 2
+    return tuple(idle[:size])
+
+
+def _refusal(world: World, head: Blocked, ask: Ask) -> PressureError:
     """Return why ``head`` can never go on: one context that fills the pool, or pages nobody may take."""
-    ask = next(ask for ask in world.asks if ask.request == head.request)
     total = world.total_pages
     if ask.num_pages * 2 > total:
         return Hog(head.need_pages, ask.num_pages, total)

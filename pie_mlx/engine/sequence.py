@@ -52,33 +52,42 @@ class Sequence:
         """Forget the K/V behind ``num_tokens`` tokens; return the pages that became free."""
         if num_tokens >= self.table.num_slots:
             return 0
+        if self.state is not None:
+            # A recurrent state stands at the end of what is resident and cannot be wound back.
+            num_tokens, self.state = 0, None
         freed = self.table.truncate(num_tokens)
         del self.keys[self.table.full_pages() :]
         return freed
 
     def adopt_prefix(self, index: PrefixIndex, page_size: int, *, before: int) -> int:
-        """Take over cached pages that continue what is resident, up to position ``before``; return their tokens."""
-        table = self.table
-        if table.num_slots % page_size or table.full_pages() != len(table.pages):
+        """Take over cached pages that continue what is resident, up to position ``before``; return the tokens gained.
+
+        A last page that is shown in part gives way to a cached one that shows more.
+        """
+        table, resident = self.table, self.table.num_slots
+        if table.full_pages() < resident // page_size:
             return 0
         self.index_pages(None, page_size)
         most = before // page_size - len(self.keys)
         pages = index.match(self.tokens, self.keys, most) if most > 0 else []
-        if pages:
-            table.adopt(pages)
-            self.index_pages(None, page_size)
-        return len(pages) * page_size
+        if not pages:
+            return 0
+        table.truncate(len(self.keys) * page_size)
+        table.adopt(pages)
+        self.index_pages(None, page_size)
+        return table.num_slots - resident
 
     def index_pages(self, index: PrefixIndex | None, page_size: int) -> None:
         """Bring the keys of full pages up to date, and enter new ones into ``index``."""
-        full = self.table.num_slots // page_size
-        if full <= len(self.keys) or self.table.full_pages() <= len(self.keys):
+        full = self.table.full_pages()
+        if full <= len(self.keys):
             return
-        pages = self.table.pages
-        for at in range(len(self.keys), min(full, self.table.full_pages())):
-            parent = self.keys[-1] if self.keys else ROOT_KEY
+        pages = self.table.pages[:full]
+        for at in range(len(self.keys), full):
             tokens = self.tokens[at * page_size : (at + 1) * page_size]
-            key = page_key(parent, tokens)
-            self.keys.append(key)
+            self.keys.append(page_key(self.keys[-1] if self.keys else ROOT_KEY, tokens))
             if index is not None:
-                index.insert(key, parent, tokens, pages[at])
+                index.insert(self.keys, tokens, pages[at])
+        if index is not None:
+            # A page is worth nothing without those before it: they are as recent as it is.
+            index.touch(pages)

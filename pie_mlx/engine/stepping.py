@@ -39,6 +39,7 @@ from pie_mlx.engine.scheduler import (
     Preempt,
     Refuse,
     Run,
+    Wait,
     schedule,
 )
 from pie_mlx.engine.world import CoreWorld
@@ -82,9 +83,6 @@ class Stepper:
         """Return the next step, or None when nothing can run now."""
         core = self._core
         while core.jobs:
-            self._finish_trivial()
-            if not core.jobs:
-                break
             answer = schedule(CoreWorld(core), self._limits)
             if isinstance(answer, Run):
                 self._note_head(answer.head)
@@ -92,21 +90,29 @@ class Stepper:
                 if work.segments:
                     return work
                 continue
-            if isinstance(answer, EvictCached):
-                freed = core.index.evict(answer.num_pages)
-                self.actions.append(f"dropped {freed} cached pages")
-            elif isinstance(answer, EvictIdle):
-                freed = core.evict(core.sequences[answer.context], all_views=answer.all_views, was_running=False)
-                self.actions.append(f"evicted idle context {answer.context} ({freed} pages)")
-            elif isinstance(answer, Preempt):
-                self._preempt(core.jobs[answer.request], all_views=answer.all_views)
-            elif isinstance(answer, Refuse):
+            if isinstance(answer, Refuse):
                 core.end(core.jobs[answer.request], Phase.FAILED, error=answer.error)
-            else:
+            elif isinstance(answer, Wait):
                 self._note_head(answer.head)
                 return None
+            else:
+                views = core.pool.num_views
+                self._take_back(answer)
+                assert core.pool.num_views < views, "each reclaim drops a view, or this loop might not end"
         self._note_head(None)
         return None
+
+    def _take_back(self, answer: EvictCached | EvictIdle | Preempt) -> None:
+        """Carry out one reclaim."""
+        core = self._core
+        if isinstance(answer, EvictCached):
+            self.actions.append(f"dropped {core.index.evict(answer.num_pages)} cached pages")
+        elif isinstance(answer, EvictIdle):
+            for context in answer.contexts:
+                freed = core.evict(core.sequences[context], all_views=answer.all_views, was_running=False)
+                self.actions.append(f"evicted idle context {context} ({freed} pages)")
+        else:
+            self._preempt(core.jobs[answer.request], all_views=answer.all_views)
 
     def _note_head(self, head: Blocked | None) -> None:
         """Remember who is blocked; a new head starts a new list of actions."""
@@ -114,20 +120,13 @@ class Stepper:
             self.actions.clear()
         self.head = head
 
-    def _finish_trivial(self) -> None:
-        """End requests that want nothing computed: no token asked, and all but the last is resident."""
-        for job in list(self._core.jobs.values()):
-            if isinstance(job.goal, GenerateGoal) and job.goal.max_tokens == 0 and job.num_to_compute == 0:
-                job.reason = "length"
-                self._core.end(job, Phase.FINISHED)
-
     def _preempt(self, job: Job, *, all_views: bool) -> None:
         """Take a request's pages back; it goes on later by recomputing."""
         freed = self._core.evict(job.sequence, all_views=all_views, was_running=job.phase.is_running)
         if job.phase.is_running:
             job.num_preemptions += 1
             job.has_progressed = False
-            job.move(Phase.PREEMPTED)
+            self._core.move(job, Phase.PREEMPTED)
         self.actions.append(f"preempted request {job.id} ({freed} pages)")
 
     # --- before the device -----------------------------------------------------------------
@@ -138,8 +137,13 @@ class Stepper:
         for grant in grants:
             job = self._core.jobs[grant.request]
             self._start(job)
+            # A cached prefix may have left less to compute, or a tail with less room, than the grant was for.
+            most = job.sequence.table.room() + grant.num_pages * self._limits.page_size
+            count = min(grant.num_tokens, job.num_to_compute, most)
+            if job.phase.is_over or count == 0:
+                continue
             try:
-                segment = self._segment(job, min(grant.num_tokens, job.num_to_compute))
+                segment = self._segment(job, count)
             except PieError as error:
                 self._core.end(job, Phase.FAILED, error=error)
                 continue
@@ -157,8 +161,9 @@ class Stepper:
             sequence.adopt_prefix(core.index, core.pool.page_size, before=job.first_wanted)
         if not restored:
             job.cached_tokens = min(sequence.num_resident, job.num_prompt)
-        job.move(Phase.RESTORING if restored else Phase.PREFILLING)
+        core.move(job, Phase.RESTORING if restored else Phase.PREFILLING)
         core.emit(RequestAdmitted(job.id, sequence.id, sequence.num_resident, restored))
+        core.end_if_done(job)
 
     def _segment(self, job: Job, num_tokens: int) -> Segment:
         """Reserve slots for the next ``num_tokens`` outstanding tokens and say what is wanted of them."""
@@ -229,28 +234,37 @@ class Stepper:
         core.counters["tokens_committed"] += count
         want = segment.want
         if isinstance(want, WantNothing) and isinstance(outcome, Prefilled):
+            core.end_if_done(job)
             return None
-        if isinstance(want, WantToken) and isinstance(outcome, Sampled):
+        if isinstance(want, WantToken) and isinstance(outcome, Sampled) and 0 <= outcome.token < core.vocab_size:
             return self._take_token(job, outcome)
-        if isinstance(want, WantLabels) and isinstance(outcome, LabelProbs):
+        if (
+            isinstance(want, WantLabels)
+            and isinstance(outcome, LabelProbs)
+            and len(outcome.probs) == len(want.labels)
+        ):
             job.label_probs = outcome.probs
             job.reason = "scored"
             core.end(job, Phase.FINISHED)
             return None
-        if isinstance(want, WantLogprobs) and isinstance(outcome, Logprobs):
+        if (
+            isinstance(want, WantLogprobs)
+            and isinstance(outcome, Logprobs)
+            and len(outcome.logprobs) == len(want.targets)
+        ):
             job.scores.extend(outcome.logprobs)
             if job.num_to_compute == 0:
                 job.reason = "scored"
                 core.end(job, Phase.FINISHED)
             return None
-        return DeviceFailed(f"the device answered {type(outcome).__name__} to {type(want).__name__}", self.num_steps)
+        return DeviceFailed(f"the device answered {outcome} to {want}", self.num_steps)
 
     def _take_token(self, job: Job, outcome: Sampled) -> PieError | None:
         """Record a sampled token before it is shown, then end the request if it was the last."""
         goal = job.goal
         assert isinstance(goal, GenerateGoal), "only a generating request samples"
         if job.phase is not Phase.DECODING:
-            job.move(Phase.DECODING)
+            self._core.move(job, Phase.DECODING)
         if job.first_token_s is None:
             job.first_token_s = time.perf_counter()
         if outcome.token in goal.stop_ids:

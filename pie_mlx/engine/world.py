@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pie_mlx.engine.job import Job
+from pie_mlx.engine.job import Job, Phase
 from pie_mlx.engine.scheduler import Ask
 from pie_mlx.errors import Holder
-from pie_mlx.ids import ContextId
+from pie_mlx.ids import ContextId, RequestId
 
 if TYPE_CHECKING:
     from pie_mlx.engine.core import Core
@@ -32,7 +32,9 @@ def make_ask(job: Job) -> Ask:
         room=room,
         tail=table.tail() if room else None,
         has_progressed=job.has_progressed,
-        waits_for_prefix=leader is not None and not leader.phase.is_over and not leader.is_prefilled,
+        waits_for_prefix=(
+            job.phase is Phase.WAITING and leader is not None and not leader.phase.is_over and not leader.is_prefilled
+        ),
     )
 
 
@@ -40,9 +42,18 @@ class CoreWorld:
     """A :class:`~pie_mlx.engine.scheduler.World` over the core; costly answers are made only when asked."""
 
     def __init__(self, core: Core) -> None:
-        """Read the live jobs, oldest first."""
+        """Look at ``core``, which must not change meanwhile."""
         self._core = core
-        self.asks: tuple[Ask, ...] = tuple(make_ask(job) for job in core.jobs.values())
+
+    @property
+    def asks(self) -> Iterator[Ask]:
+        """Live requests, oldest first; made one by one, as a full batch ends the scheduler's look early."""
+        return (make_ask(job) for job in self._core.jobs.values())
+
+    @property
+    def num_running(self) -> int:
+        """How many requests take part in steps."""
+        return len(self._core.running)
 
     @property
     def free_pages(self) -> int:
@@ -63,10 +74,24 @@ class CoreWorld:
         core = self._core
         return core.sequences[context].table.num_own(core.index.views_by_page())
 
+    def younger_holders(self, request: RequestId) -> Sequence[Ask]:
+        """Requests younger than ``request`` whose contexts view pages, youngest first."""
+        younger: list[Ask] = []
+        for job in reversed(self._core.jobs.values()):
+            if job.id == request:
+                break
+            if job.sequence.table.num_pages:
+                younger.append(make_ask(job))
+        return younger
+
     def idle_contexts(self) -> Sequence[ContextId]:
         """Contexts with pages, unpinned and without a request, least recently used first."""
         idle = [s for s in self._core.sequences.values() if s.job is None and not s.pinned and s.table.num_pages]
         return [s.id for s in sorted(idle, key=lambda s: (s.last_used, s.id))]
+
+    def pinned_contexts(self) -> Sequence[ContextId]:
+        """Contexts with pages, pinned and without a request."""
+        return [s.id for s in self._core.sequences.values() if s.job is None and s.pinned and s.table.num_pages]
 
     def group_pages(self, contexts: Sequence[ContextId]) -> int:
         """Pages that would be free if all these contexts and the prefix index dropped their views."""
@@ -86,7 +111,3 @@ class CoreWorld:
             if s.table.num_pages
         ]
         return tuple(sorted(found, key=lambda holder: -holder.pages)[:8])
-
-    def num_pinned_pages(self) -> int:
-        """Pages that pinned contexts view."""
-        return len({page for s in self._core.sequences.values() if s.pinned for page in s.table.pages})

@@ -46,6 +46,7 @@ class PageTable:
         self._pool = pool
         self._pages: list[PageId] = []
         self._shown: list[int] = []
+        self._num_full = 0
         self._slots: Slots = np.zeros(pool.page_size, dtype=np.int32)
         self._num_slots = 0
         self._reservation: Reservation | None = None
@@ -147,6 +148,7 @@ class PageTable:
                 self._pool.unwrite(page, shown)
             else:
                 dropped.append(page)
+        self._count_full()
         self._pool.release(dropped)
 
     def rollback(self) -> None:
@@ -158,6 +160,7 @@ class PageTable:
         child = PageTable(self._pool)
         child._pages = self._pages.copy()
         child._shown = self._shown.copy()
+        child._num_full = self._num_full
         child._slots = self._slots[: self._num_slots].copy()
         child._num_slots = self._num_slots
         self._pool.acquire(child._pages)
@@ -171,6 +174,7 @@ class PageTable:
         self._pool.acquire(pages)
         self._pages += pages
         self._shown += [size] * len(pages)
+        self._count_full()
         starts = np.asarray(pages, dtype=np.int32) * size
         self._grow((starts[:, None] + np.arange(size, dtype=np.int32)).reshape(-1))
 
@@ -188,6 +192,7 @@ class PageTable:
                 self._shown[-1] -= excess
                 excess = 0
         self._num_slots = num_tokens
+        self._count_full()
         return self._pool.release(dropped)
 
     def num_own(self, cache_views: npt.NDArray[np.int32]) -> int:
@@ -207,11 +212,17 @@ class PageTable:
 
     def full_pages(self) -> int:
         """Return how many leading pages are shown in full."""
-        size = self._pool.page_size
-        for at, shown in enumerate(self._shown):
-            if shown != size:
-                return at
-        return len(self._shown)
+        return self._num_full
+
+    def _count_full(self) -> None:
+        """Bring the count of full leading pages up to date; only pages behind it, or the last, have changed."""
+        shown, size = self._shown, self._pool.page_size
+        full = min(self._num_full, len(shown))
+        if full and shown[full - 1] != size:
+            full -= 1
+        while full < len(shown) and shown[full] == size:
+            full += 1
+        self._num_full = full
 
     def clear(self) -> int:
         """Drop all views, those of a step in flight too; return how many pages became free."""
@@ -223,7 +234,7 @@ class PageTable:
                     self._pool.unwrite(page, first)
             freed += self._pool.release(reservation.fresh)
         freed += self._pool.release(self._pages)
-        self._pages, self._shown, self._num_slots = [], [], 0
+        self._pages, self._shown, self._num_slots, self._num_full = [], [], 0, 0
         return freed
 
     def _grow(self, slots: Slots) -> None:

@@ -41,6 +41,7 @@ class PagePool:
         self.page_size = page_size
         # One byte a page: 1 is free. `find` walks it at memory speed, so the lowest free page costs no heap.
         self._free_map = bytearray(b"\x00" + b"\x01" * num_pages)
+        self._free_flags = np.frombuffer(self._free_map, dtype=np.uint8)
         self._num_free = num_pages
         self._refs: npt.NDArray[np.int32] = np.zeros(num_pages + 1, dtype=np.int32)
         self._used: npt.NDArray[np.int32] = np.zeros(num_pages + 1, dtype=np.int32)
@@ -87,6 +88,11 @@ class PagePool:
         """Return the reference counts of ``pages`` in their order."""
         return self._refs[pages] if pages else np.zeros(0, dtype=np.int32)
 
+    def is_viewed_once(self) -> npt.NDArray[np.bool_]:
+        """Return for every page whether it has exactly one view; index 0 is the trash page."""
+        once: npt.NDArray[np.bool_] = self._refs == 1
+        return once
+
     def refs_by_page(self) -> npt.NDArray[np.int32]:
         """Return a copy of all reference counts; index 0 is the trash page."""
         return self._refs.copy()
@@ -129,14 +135,13 @@ class PagePool:
         """Drop one view of each of ``pages`` (all different); return how many became free."""
         if not pages:
             return 0
-        left = self._refs[pages] - 1
+        places = np.asarray(pages)
+        left = self._refs[places] - 1
         assert left.min() >= 0, "a page lost more views than it had"
-        self._refs[pages] = left
-        freed = [page for page, count in zip(pages, left.tolist(), strict=True) if count == 0]
-        for page in freed:
-            self._free_map[page] = 1
-        if freed:
-            self._used[freed] = 0
+        self._refs[places] = left
+        freed = places[left == 0]
+        self._free_flags[freed] = 1
+        self._used[freed] = 0
         self._num_free += len(freed)
         self.num_freed_ever += len(freed)
         return len(freed)

@@ -2,13 +2,13 @@
 
 A key is the chained hash of a page's tokens. An entry keeps its own view of the page, so a page stays
 after the last context has gone; an entry that nobody else views is *cached*: free for the taking, least
-recently used first. Every hit compares the tokens themselves, link by link from the first page on, so a
-hash collision can only cost a miss, never a wrong token. One index serves one model: the engine's.
+recently used first, and of those used together the one with the longest prefix first: the pages before
+it are still good without it, and it would be lost without them. Every hit compares the page's tokens
+themselves, not their hash alone. One index serves one model: the engine's.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +34,7 @@ def page_key(parent: PageKey, tokens: Sequence[int]) -> PageKey:
 class _Entry:
     """A page, and what must match for it to be a hit."""
 
+    key: PageKey
     page: PageId
     parent: PageKey
     tokens: tuple[int, ...]
@@ -45,8 +46,12 @@ class PrefixIndex:
     def __init__(self, pool: PagePool, *, max_cached_pages: int) -> None:
         """Make an empty index; ``max_cached_pages`` 0 switches it off."""
         self._pool = pool
-        self._entries: OrderedDict[PageKey, _Entry] = OrderedDict()
+        self._entries: dict[PageKey, _Entry] = {}
+        self._by_page: dict[PageId, _Entry] = {}
         self._num_views: npt.NDArray[np.int32] = np.zeros(pool.num_pages + 1, dtype=np.int32)
+        self._used_at: npt.NDArray[np.int64] = np.zeros(pool.num_pages + 1, dtype=np.int64)
+        self._depth: npt.NDArray[np.int32] = np.zeros(pool.num_pages + 1, dtype=np.int32)
+        self._clock = 0
         self.max_cached_pages = max_cached_pages
         self.num_hits = 0
         self.num_evicted = 0
@@ -61,14 +66,14 @@ class PrefixIndex:
         return self.max_cached_pages > 0
 
     def pages(self) -> list[PageId]:
-        """Return the pages of all entries, least recently used first."""
-        return [entry.page for entry in self._entries.values()]
+        """Return the pages of all entries."""
+        return list(self._by_page)
 
     def num_cached(self) -> int:
         """Return how many entries nobody else views."""
         if not self._entries:
             return 0
-        return int(np.count_nonzero((self._num_views == 1) & (self._pool.refs_by_page() == 1)))
+        return int(np.count_nonzero(self._num_views & self._pool.is_viewed_once()))
 
     def views_by_page(self) -> npt.NDArray[np.int32]:
         """Return the index's own views by page, 0 or 1 each; read-only by contract."""
@@ -81,39 +86,52 @@ class PrefixIndex:
         """
         size = self._pool.page_size
         found: list[PageId] = []
-        used: list[PageKey] = []
         parent = keys[-1] if keys else ROOT_KEY
         for at in range(len(keys), len(keys) + num_pages):
             page_tokens = tuple(tokens[at * size : (at + 1) * size])
-            key = page_key(parent, page_tokens)
-            entry = self._entries.get(key)
+            entry = self._entries.get(page_key(parent, page_tokens))
             if entry is None or entry.tokens != page_tokens or entry.parent != parent:
                 break
             found.append(entry.page)
-            used.append(key)
-            parent = key
-        # The first page of a chain must outlive the later ones, or those could never be found again.
-        for key in reversed(used):
-            self._entries.move_to_end(key)
+            parent = entry.key
+        self.touch(found)
         self.num_hits += len(found)
         return found
 
-    def insert(self, key: PageKey, parent: PageKey, tokens: Sequence[int], page: PageId) -> None:
-        """Remember a full, resident ``page``; a key that is known already keeps its first page."""
-        if self.is_on and key not in self._entries:
-            self._pool.acquire([page])
-            self._num_views[page] = 1
-            self._entries[key] = _Entry(page, parent, tuple(tokens))
+    def touch(self, pages: Sequence[PageId]) -> None:
+        """Note that ``pages`` were used now; those without an entry are passed over."""
+        if pages and self._entries:
+            self._clock += 1
+            self._used_at[np.asarray(pages)] = self._clock
+
+    def insert(self, keys: Sequence[PageKey], tokens: Sequence[int], page: PageId) -> None:
+        """Remember a full, resident ``page`` with ``tokens``; ``keys`` are those of all pages up to it.
+
+        A key that is known already keeps its first page.
+        """
+        key = keys[-1]
+        if not self.is_on or key in self._entries:
+            return
+        assert page not in self._by_page, "a page's content has one key"
+        self._pool.acquire([page])
+        self._num_views[page] = 1
+        self._depth[page] = len(keys)
+        self._clock += 1
+        self._used_at[page] = self._clock
+        entry = _Entry(key, page, keys[-2] if len(keys) > 1 else ROOT_KEY, tuple(tokens))
+        self._entries[key] = self._by_page[page] = entry
 
     def evict(self, num_pages: int) -> int:
         """Free at least ``num_pages`` cached pages, least recently used first; return how many became free."""
-        freed = 0
-        for key in [k for k, entry in self._entries.items() if self._pool.refs(entry.page) == 1]:
-            if freed >= num_pages:
-                break
-            page = self._entries.pop(key).page
-            self._num_views[page] = 0
-            freed += self._pool.release([page])
+        if num_pages <= 0 or not self._entries:
+            return 0
+        cached = np.flatnonzero(self._num_views & self._pool.is_viewed_once())
+        order = np.lexsort((-self._depth[cached], self._used_at[cached]))
+        pages = [PageId(page) for page in cached[order[:num_pages]].tolist()]
+        for page in pages:
+            del self._entries[self._by_page.pop(page).key]
+        self._num_views[pages] = 0
+        freed = self._pool.release(pages)
         self.num_evicted += freed
         return freed
 
@@ -121,12 +139,12 @@ class PrefixIndex:
         """Keep to the limit of cached pages; return how many became free."""
         if len(self._entries) <= self.max_cached_pages:
             return 0
-        excess = self.num_cached() - self.max_cached_pages
-        return self.evict(excess) if excess > 0 else 0
+        return self.evict(self.num_cached() - self.max_cached_pages)
 
     def clear(self) -> int:
         """Forget every entry; return how many pages became free."""
         freed = self._pool.release(self.pages())
         self._entries.clear()
+        self._by_page.clear()
         self._num_views[:] = 0
         return freed

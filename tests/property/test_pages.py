@@ -85,12 +85,11 @@ class Pages(RuleBasedStateMachine):
     def remember(self, at: int) -> None:
         """Enter a table's leading full pages into the prefix index."""
         i, size = self.pick(at), self.pool.page_size
-        parent = ROOT_KEY
+        keys: list[int] = []
         for page_at in range(self.tables[i].full_pages()):
             tokens = self.sequences[i][page_at * size : (page_at + 1) * size]
-            key = page_key(parent, tokens)
-            self.index.insert(key, parent, tokens, self.tables[i].pages[page_at])
-            parent = key
+            keys.append(page_key(keys[-1] if keys else ROOT_KEY, tokens))
+            self.index.insert(keys, tokens, self.tables[i].pages[page_at])
         self.index.trim()
         assert self.index.num_cached() <= self.index.max_cached_pages
 
@@ -120,7 +119,10 @@ class Pages(RuleBasedStateMachine):
 
     @invariant()
     def no_page_is_lost(self) -> None:
-        """The pool's counts are those of its owners."""
+        """The pool's counts are those of its owners, and each table knows how many pages it shows in full."""
+        for table in self.tables:
+            full = [shown == self.pool.page_size for _page, shown in table.views()]
+            assert table.full_pages() == (full.index(False) if False in full else len(full))
         views = [view for table in self.tables for view in table.views()]
         views += [(page, self.pool.page_size) for page in self.index.pages()]
         self.pool.check(views)

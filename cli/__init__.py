@@ -1,0 +1,1 @@
+"""The command line: ``main`` is its edge, ``commands`` its verbs, ``render`` its only way to stdout."""

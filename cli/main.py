@@ -1,0 +1,192 @@
+"""The outer edge of the command line: the commands by name, and how every failure becomes an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+from pie_mlx.cli.options import expand_groups
+from pie_mlx.cli.render import ColorWish, StdoutClosedError, abandon_stdout, wants_color
+
+if TYPE_CHECKING:
+    from pie_mlx.cli.diagnostics import Report
+
+PROGRAM = "pie-mlx"
+_EXIT_INTERRUPTED = 130
+_EXIT_TERMINATED = 143
+
+TALK, THINK, MODELS, CONFIG = "Talk", "Think", "Models", "Config"
+
+
+app = typer.Typer(
+    name=PROGRAM,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failure, 2 usage, 3 model, 4 starved, 5 unsolved.",
+)
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    """Run language models on your own machine, and branch them for free."""
+    if version:
+        from pie_mlx import __version__
+        from pie_mlx.cli.render import Stdout
+
+        Stdout().line(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+def _register(to: typer.Typer, name: str, where: str, *, panel: str | None = None) -> None:
+    """Give ``to`` the command that ``module:function`` names; its module imports no engine at its top."""
+    module, function = where.split(":")
+    command = getattr(import_module(f"pie_mlx.cli.commands.{module}"), function)
+    to.command(name, rich_help_panel=panel)(expand_groups(command))
+
+
+def _add_group(name: str, about: str, *, panel: str) -> typer.Typer:
+    """Add an empty group of commands."""
+    group = typer.Typer(no_args_is_help=True, help=about)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+    return group
+
+
+def _register_all() -> None:
+    """Register every command that works."""
+    _register(app, "run", "run:run", panel=TALK)
+    _register(app, "models", "models:models", panel=MODELS)
+    _register(app, "pull", "models:pull", panel=MODELS)
+    _register(app, "rm", "models:rm", panel=MODELS)
+    _register(app, "info", "model_card:info", panel=MODELS)
+
+
+_register_all()
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeFlags:
+    """The flags that decide how a failure is shown; read by hand, as the failure may be one of parsing."""
+
+    json: bool
+    debug: bool
+    color: ColorWish
+
+    @classmethod
+    def read(cls, args: Sequence[str]) -> EdgeFlags:
+        """Find them among the arguments before ``--``."""
+        own = list(args[: args.index("--")]) if "--" in args else list(args)
+        wish = "auto"
+        for index, arg in enumerate(own):
+            if arg.startswith("--color="):
+                wish = arg.partition("=")[2]
+            elif arg == "--color" and index + 1 < len(own):
+                wish = own[index + 1]
+        known = cast("ColorWish", wish if wish in ("always", "never") else "auto")
+        return cls("--json" in own or "--jsonl" in own, "--debug" in own, known)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(invoke(sys.argv[1:] if args is None else args))
+
+
+def invoke(args: Sequence[str]) -> int:
+    """Run the command line and return its exit code; no error leaves this function."""
+    from pie_mlx.errors import PieError
+
+    edge = EdgeFlags.read(args)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _run(args, edge)
+        sys.stdout.flush()
+    except (StdoutClosedError, BrokenPipeError):
+        abandon_stdout()
+        return 0
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except PieError as error:
+        return _fail(_report(error), error, edge)
+    except typer.TyperException as error:
+        return _fail(_usage_report(error), error, edge)
+    except Exception as error:  # noqa: BLE001  the outer edge: what nobody foresaw is reported as our fault
+        return _fail(_fault_report(error), error, edge)
+    return code
+
+
+def _run(args: Sequence[str], edge: EdgeFlags) -> int:
+    """Let Typer parse and run; return the exit code."""
+    from typer import rich_utils
+
+    # Left alone, Typer colours its help in a pipe on some build servers, and under NO_COLOR.
+    rich_utils.FORCE_TERMINAL = wants_color(edge.color, sys.stdout)
+    try:
+        result = app(args=list(args), prog_name=PROGRAM, standalone_mode=False)
+    except SystemExit as leaving:
+        # Typer and Rich leave this way when a pipe breaks, and after printing shell completions.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            raise StdoutClosedError from leaving
+        return leaving.code if isinstance(leaving.code, int) else 0
+    return result if isinstance(result, int) else 0
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """Leave through every ``finally``, so that the terminal is restored and pages are freed."""
+    sys.exit(_EXIT_TERMINATED)
+
+
+def _fail(report: Report, error: BaseException, edge: EdgeFlags) -> int:
+    """Show a failure and return its exit code."""
+    from pie_mlx.cli.diagnostics import Stderr, show_failure
+
+    try:
+        if edge.debug:
+            Stderr(edge.color).traceback(error)
+        show_failure(report, as_json=edge.json, color=edge.color)
+    except (StdoutClosedError, BrokenPipeError):
+        abandon_stdout()
+    code = getattr(error, "exit_code", 1)
+    return code if isinstance(code, int) else 1
+
+
+def _report(error: Exception) -> Report:
+    """Report a typed error."""
+    from pie_mlx.cli.diagnostics import Report
+    from pie_mlx.errors import PieError
+
+    assert isinstance(error, PieError), "only typed errors come here"
+    return Report.of(error)
+
+
+def _usage_report(error: typer.TyperException) -> Report:
+    """Report a command line that cannot be parsed."""
+    from pie_mlx.cli.diagnostics import Report
+
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", PROGRAM)
+    return Report("usage", "this command line has no meaning", error.format_message(), f"{command} --help")
+
+
+def _fault_report(error: Exception) -> Report:
+    """Report what nobody foresaw."""
+    from pie_mlx.cli.diagnostics import Report
+
+    what = "something went wrong that pie-mlx did not expect"
+    why = f"{type(error).__name__}: {error}"
+    return Report("fault", what, why, "run it again with --debug, and report the traceback")
+
+
+if __name__ == "__main__":
+    main()

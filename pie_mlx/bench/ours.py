@@ -1,0 +1,44 @@
+"""Our side of a measurement, through the public API of the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pie_mlx.bench.baseline import Decoded
+from pie_mlx.engine import Context, Engine
+from pie_mlx.errors import PieError
+
+NO_STOP: frozenset[int] = frozenset()
+"""End-of-sequence tokens are ignored: every trial decodes its full length."""
+
+
+def decode(engine: Engine, roots: Sequence[Context], firsts: Sequence[int], num_tokens: int) -> Decoded:
+    """Fork each root, put its first token behind it, and decode all forks in one batch.
+
+    Raises:
+        PieError: a request failed; a benchmark has no partial results.
+    """
+    with ExitStack() as stack:
+        forks = [stack.enter_context(root.fork()) for root in roots]
+        for fork, first in zip(forks, firsts, strict=True):
+            fork.append([first])
+        requests = [fork.submit(max_tokens=num_tokens, stop_ids=NO_STOP) for fork in forks]
+        completions = [request.result() for request in requests]
+        for completion in completions:
+            if completion.completion_tokens != num_tokens:
+                raise PieError
+        # All rows run in one batch, so each one's own time after its first token is the batch's.
+        decode_s = max(completion.wall_s - (completion.ttft_s or 0.0) for completion in completions)
+        pages = engine.readings().pages
+        held = (pages.private + pages.shared) * engine.settings.page_size * engine.facts.kv_bytes_per_token
+        return Decoded(tuple(completion.tokens for completion in completions), decode_s, held)
+
+
+def prefill(engine: Engine, prompt: Sequence[int]) -> float:
+    """Compute the K/V of ``prompt`` in a context of its own; return the seconds."""
+    with engine.context([*prompt, prompt[0]]) as context:
+        started = time.perf_counter()
+        context.prefill().result()
+        return time.perf_counter() - started

@@ -1,0 +1,101 @@
+"""What a measurement is, and the report it goes into (``pie-mlx.bench/1``)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pie_mlx.errors import Fact
+
+SCHEMA = "pie-mlx.bench/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Raw values of one side, in the order they were taken."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """A measurement without a trial would be an empty success."""
+        assert self.values, "a measurement has at least one trial"
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """(max - min) / median: how noisy the machine was."""
+        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
+
+    @property
+    def drift(self) -> float:
+        """Last over first trial: far from 1 means that the machine throttled or was shared."""
+        return self.values[-1] / self.values[0] if self.values[0] else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case of a suite: our figure, the baseline's, and their ratio (above 1 is better for us)."""
+
+    suite: str
+    case: str
+    unit: str
+    ours: Trials
+    baseline: Trials | None
+    baseline_name: str | None = None
+    higher_is_better: bool = True
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """What makes the figure checkable: token counts, KV bytes, which attention path ran, agreement."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Median of the pairwise ratios, so that a slow minute hits both sides; None without a baseline."""
+        if self.baseline is None:
+            return None
+        pairs = zip(self.ours.values, self.baseline.values, strict=True)
+        return statistics.median(ours / theirs if self.higher_is_better else theirs / ours for ours, theirs in pairs)
+
+    def to_json(self) -> dict[str, Fact]:
+        """Return the row as the report holds it."""
+        return {
+            "suite": self.suite,
+            "case": self.case,
+            "ours": self.ours.median,
+            "baseline": None if self.baseline is None else self.baseline.median,
+            "baseline_name": self.baseline_name,
+            "ratio": self.ratio,
+            "unit": self.unit,
+            "higher_is_better": self.higher_is_better,
+            "n": len(self.ours.values),
+            "min": min(self.ours.values),
+            "median": self.ours.median,
+            "max": max(self.ours.values),
+            "trials": list(self.ours.values),
+            "baseline_trials": None if self.baseline is None else list(self.baseline.values),
+            "drift": self.ours.drift,
+            "facts": dict(self.facts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole run: the machine, the versions, the settings, and all rows."""
+
+    machine: Mapping[str, Fact]
+    versions: Mapping[str, Fact]
+    settings: Mapping[str, Fact]
+    rows: Sequence[Row]
+
+    def to_json(self) -> dict[str, Fact]:
+        """Return the report as one JSON object."""
+        return {
+            "schema": SCHEMA,
+            "machine": dict(self.machine),
+            "versions": dict(self.versions),
+            "settings": dict(self.settings),
+            "rows": [row.to_json() for row in self.rows],
+        }
