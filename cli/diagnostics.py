@@ -31,8 +31,15 @@ class Report:
 
     @classmethod
     def of(cls, error: PieError) -> Report:
-        """Report a typed error: its kind is the headline, its sentence with the numbers the cause."""
+        """Report a typed error: its kind is the headline, its sentence with the numbers the cause.
+
+        A usage error's sentence is all there is to say.
+        """
+        from pie_mlx.errors import UsageError
+
         facts = error.to_json()
+        if isinstance(error, UsageError):
+            return cls(error.code, error.message, None, error.hint, facts["detail"])
         return cls(error.code, headline(error.code), error.message, error.hint, facts["detail"])
 
     def to_json(self) -> dict[str, Fact]:
@@ -42,7 +49,6 @@ class Report:
 
 
 _HEADLINES = {
-    "usage": "this command line has no meaning",
     "invalid_parameter": "a parameter is outside its range",
     "config": "the configuration is wrong",
     "model": "the model cannot be used",
@@ -105,6 +111,10 @@ class Stderr:
     def note(self, text: str) -> None:
         """Say something that the user should know and that is no failure."""
         self._labelled("note:", text, "yellow")
+
+    def labelled(self, label: str, text: str) -> None:
+        """Write a line of a summary."""
+        self._labelled(f"{label:<6}", text, "bold")
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:

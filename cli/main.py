@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -67,10 +68,25 @@ def _add_group(name: str, about: str, *, panel: str) -> typer.Typer:
 def _register_all() -> None:
     """Register every command that works."""
     _register(app, "run", "run:run", panel=TALK)
+    tot = _add_group("tot", "Search trees of thoughts, and look at them.", panel=THINK)
+    for name, where in (
+        ("run", "tot_run:run"),
+        ("resume", "tot_run:resume"),
+        ("show", "tot_trace:show"),
+        ("replay", "tot_trace:replay"),
+        ("export", "tot_trace:export"),
+        ("tasks", "tot_trace:tasks"),
+    ):
+        _register(tot, name, where)
     _register(app, "models", "models:models", panel=MODELS)
     _register(app, "pull", "models:pull", panel=MODELS)
     _register(app, "rm", "models:rm", panel=MODELS)
     _register(app, "info", "model_card:info", panel=MODELS)
+    _register(app, "doctor", "doctor:doctor", panel=CONFIG)
+    config = _add_group("config", "Show and change settings.", panel=CONFIG)
+    for name, function in (("show", "show"), ("path", "path"), ("set", "set_")):
+        _register(config, name, f"configuration:{function}")
+    _register(app, "completion", "configuration:completion", panel=CONFIG)
 
 
 _register_all()
@@ -132,6 +148,10 @@ def _run(args: Sequence[str], edge: EdgeFlags) -> int:
 
     # Left alone, Typer colours its help in a pipe on some build servers, and under NO_COLOR.
     rich_utils.FORCE_TERMINAL = wants_color(edge.color, sys.stdout)
+    if f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE" in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         result = app(args=list(args), prog_name=PROGRAM, standalone_mode=False)
     except SystemExit as leaving:
@@ -176,7 +196,7 @@ def _usage_report(error: typer.TyperException) -> Report:
 
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", PROGRAM)
-    return Report("usage", "this command line has no meaning", error.format_message(), f"{command} --help")
+    return Report("usage", error.format_message(), None, f"{command} --help")
 
 
 def _fault_report(error: Exception) -> Report:

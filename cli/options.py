@@ -79,7 +79,7 @@ class SamplingFlags(Group):
     panel: ClassVar[str] = "Sampling"
 
     max_tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most.")] = None
-    temp: Annotated[float | None, typer.Option("--temp", "-t", help="Temperature; 0 is greedy.")] = None
+    temp: Annotated[float | None, typer.Option("--temp", "-t", help="Temperature (default: 0, greedy).")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of tokens with this probability.")] = None
     top_k: Annotated[int | None, typer.Option(help="Keep this many likeliest tokens; 0 keeps all.")] = None
     min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely, as a share of the best.")] = None
@@ -187,9 +187,10 @@ def model_name(settings: config.Settings) -> str:
 
 
 def sampling_of(settings: config.Settings, *, seed: int | None = None, num_logprobs: int = 0) -> Sampling:
-    """Return the configured sampling; what is not configured is as the model's authors recommend, else greedy.
+    """Return the configured sampling; what is not configured is greedy, so that the same command gives the same answer.
 
-    Without a seed, sampling that draws gets a new one each time.
+    A thinking model repeats itself without end when greedy: it is sampled as its authors recommend. Without a seed,
+    sampling that draws gets a new one each time.
 
     Raises:
         InvalidParameter: the seed or the number of log-probabilities is outside its range.
@@ -200,7 +201,7 @@ def sampling_of(settings: config.Settings, *, seed: int | None = None, num_logpr
     from pie_mlx.sampling import Sampling
 
     entry = load_registry().entries.get(model_name(settings))
-    own = RecommendedSampling() if entry is None else entry.sampling
+    own = entry.sampling if entry is not None and entry.thinking else RecommendedSampling()
     temperature = own.temperature if settings.temp is None else settings.temp
     return Sampling(
         temperature=temperature,

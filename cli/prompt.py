@@ -20,14 +20,18 @@ _PATIENCE_S = 2.0
 _FENCE = "```"
 
 
-def gather_prompt(argument: str | None, files: Sequence[Path], *, stderr: Stderr) -> str:
+def gather_prompt(
+    argument: str | None, files: Sequence[Path], *, stderr: Stderr, joins_stdin: bool = True
+) -> str:
     """Return the prompt: PROMPT (``-`` is stdin), what a pipe brings, and each file under its name.
+
+    Without ``joins_stdin``, stdin is read for ``-`` alone.
 
     Raises:
         UsageError: there is nothing to say, or a part of it is not readable text.
     """
     parts = [] if argument in (None, "-") else [checked_text("the prompt", _undo_surrogates(argument or ""))]
-    piped = _read_stdin(stderr, wanted=argument == "-")
+    piped = _read_stdin(stderr, wanted=argument == "-") if joins_stdin or argument == "-" else ""
     if piped.strip():
         parts.append(piped)
     attached = [_attachment(path) for path in files]

@@ -74,6 +74,11 @@ class Stdout:
         """Whether a person reads it."""
         return is_terminal(self._stream)
 
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; a pipe has no edge."""
+        return make_console(self._stream, self._color).width
+
     def text(self, text: str) -> None:
         """Write text, cleaned, and flush: the reader sees each piece when it comes.
 

@@ -76,17 +76,18 @@ def _pool_line(pool: PoolCounts, canvas: Canvas) -> Text | None:
 
 
 def pool_bar(pool: PoolCounts, cells: int, *, unicode: bool) -> Text:
-    """Draw shared, own, cached and free pages as one bar; each kind has a glyph of its own."""
+    """Draw shared, own, cached and free pages as one bar of 4 cells or more; each kind has a glyph of its own."""
     total = pool.free + pool.private + pool.shared + pool.cached
     glyphs = "█▓▒░" if unicode else "#+-."
     counts = (pool.shared, pool.private, pool.cached, pool.free)
     bar = Text(no_wrap=True)
     drawn, seen = 0, 0
-    for glyph, count, style in zip(glyphs, counts, ("cyan", "blue", "dim", "dim"), strict=True):
+    for index, (glyph, count, style) in enumerate(zip(glyphs, counts, ("cyan", "blue", "dim", "dim"), strict=True)):
         seen += count
         until = round(cells * seen / total) if total else 0
-        # A kind that is there shows, however small its share.
-        until = min(max(until, drawn + (1 if count else 0)), cells)
+        # A kind that is there shows, however small its share: it takes a cell and leaves one to each that follows.
+        following = sum(1 for later in counts[index + 1 :] if later)
+        until = min(max(until, drawn + (1 if count else 0)), cells - following)
         bar.append(glyph * (until - drawn), style)
         drawn = until
     return bar

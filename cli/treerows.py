@@ -109,16 +109,17 @@ def _weight(node: Node, best: set[NodeId]) -> int:
 
 
 def _with_gaps(rows: Sequence[Row], kept: Sequence[int]) -> list[Row | int]:
-    """Return the kept rows with a count wherever rows between them are left out."""
+    """Return the kept rows with a count wherever rows between them are left out; a single one is shown instead."""
     entries: list[Row | int] = []
     next_index = 0
-    for index in kept:
-        if index > next_index:
+    for index in (*kept, len(rows)):
+        if index - next_index == 1:
+            entries.append(rows[next_index])
+        elif index > next_index:
             entries.append(index - next_index)
-        entries.append(rows[index])
+        if index < len(rows):
+            entries.append(rows[index])
         next_index = index + 1
-    if next_index < len(rows):
-        entries.append(len(rows) - next_index)
     return entries
 
 
@@ -133,6 +134,16 @@ def draw_rows(tree: Tree, canvas: Canvas) -> Iterator[Text]:
             yield fit(Text(f"  {mark} {entry} more", style="dim"), canvas.width)
         else:
             yield _draw(entry, tree, canvas, columns.cells(entry.node, low, high, unicode=canvas.unicode))
+
+
+def draw_plain(tree: Tree) -> Iterator[str]:
+    """Yield a line for every node, nothing cut: score, tokens and pages first, then the tree."""
+    canvas = Canvas(0, 0)
+    for row in rows_of(tree, canvas):
+        node = row.node
+        left = f"{score_text(node):>6} {node.tokens.completion or '':>5} {pages_text(node):>7}"
+        mark = _mark(node, unicode=True)
+        yield f"{left}  {row.guide}{LOOKS[node.status].glyph}{mark}{node.id} {_text_of(node, tree)}".rstrip()
 
 
 def _draw(row: Row, tree: Tree, canvas: Canvas, right: Text) -> Text:
@@ -169,13 +180,19 @@ def _mark(node: Node, *, unicode: bool) -> str:
     return " "
 
 
-def _thought(node: Node, tree: Tree, room: int) -> Text:
-    """Return the node's text in ``room`` cells: its beginning, or its end while it is written."""
+def _text_of(node: Node, tree: Tree) -> str:
+    """Return what stands in a node's row: its thought, and why it came to nothing."""
     text = one_line(node.text or (tree.question if node.id == ROOT else ""))
     if node.status is _S.DUPLICATE:
-        text = f"= {node.duplicate_of}  {text}"
-    elif node.status in (_S.INVALID, _S.FAILED) and node.reason:
-        text = f"{text}  ({one_line(node.reason)})" if text else f"({one_line(node.reason)})"
+        return f"= {node.duplicate_of}  {text}"
+    if node.status in (_S.INVALID, _S.FAILED) and node.reason:
+        return f"{text}  ({one_line(node.reason)})".lstrip()
+    return text
+
+
+def _thought(node: Node, tree: Tree, room: int) -> Text:
+    """Return the node's text in ``room`` cells: its beginning, or its end while it is written."""
+    text = _text_of(node, tree)
     if node.status is _S.WRITING and cell_len(text) > room > 1:
         text = "…" + _tail(text, room - 1)
     styles = {_S.ACCEPTED: "bold green", _S.PRUNED: "dim", _S.DUPLICATE: "dim", _S.INVALID: "dim", _S.FAILED: "red"}
@@ -208,6 +225,7 @@ def score_range(tree: Tree) -> tuple[float, float]:
 class Columns:
     """Which columns stand on the right; a narrow terminal drops the less important."""
 
+    score: bool
     bar: bool
     tokens: bool
     pages: bool
@@ -215,11 +233,14 @@ class Columns:
     @classmethod
     def fitting(cls, width: int) -> Columns:
         """Return the columns that leave room for the thoughts."""
-        return cls(bar=width >= 56, tokens=width >= 48, pages=width >= 68)
+        return cls(score=width >= 24, bar=width >= 56, tokens=width >= 48, pages=width >= 68)
 
     def cells(self, node: Node, low: float, high: float, *, unicode: bool) -> Text:
         """Return the right side of a node's row."""
-        right = Text(" ", no_wrap=True)
+        right = Text(no_wrap=True)
+        if not self.score:
+            return right
+        right.append(" ")
         dull = node.status in _DEAD
         if self.bar:
             right.append_text(score_bar(node.value, low, high, unicode=unicode, dull=dull))
@@ -227,14 +248,15 @@ class Columns:
         if self.tokens:
             right.append(f" {node.tokens.completion or '':>4}", "dim")
         if self.pages:
-            own = node.pages.total - node.pages.shared
-            pages = f"{own}+{node.pages.shared}" if node.pages.total else ""
-            right.append(f" {pages:>6}", "dim" if dull else "cyan")
+            right.append(f" {pages_text(node):>6}", "dim" if dull else "cyan")
         return right
 
     def header(self) -> Text:
         """Return the words above the columns."""
-        right = Text(" ", style="dim", no_wrap=True)
+        right = Text(style="dim", no_wrap=True)
+        if not self.score:
+            return right
+        right.append(" ")
         words = f"{'':{SCORE_BAR_CELLS}} score" if self.bar else " score"
         right.append(words + (f" {'tok':>4}" if self.tokens else "") + (f" {'pages':>6}" if self.pages else ""))
         return right
@@ -245,6 +267,11 @@ def score_text(node: Node) -> str:
     if node.score is None:
         return ""
     return "?" if node.value is None else f"{node.value:.2f}"
+
+
+def pages_text(node: Node) -> str:
+    """Return a node's pages as ``own+shared``, nothing where it holds none."""
+    return f"{node.pages.total - node.pages.shared}+{node.pages.shared}" if node.pages.total else ""
 
 
 def score_bar(value: float | None, low: float, high: float, *, unicode: bool, dull: bool) -> Text:

@@ -87,7 +87,7 @@ class Settings(BaseModel):
     system: str | None = Field(None, description="system message of run and chat")
     max_tokens: int = Field(512, ge=0, description="tokens of an answer")
     temp: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="sampling temperature, 0 is greedy; unset is the model's own"
+        None, ge=0, allow_inf_nan=False, description="sampling temperature; unset is 0, greedy, but for thinking models"
     )
     top_p: float | None = Field(None, gt=0, le=1, description="smallest set of tokens with this probability")
     top_k: int | None = Field(None, ge=0, description="likeliest tokens to keep; 0 keeps all")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,9 @@ from pie_mlx.backend.base import (
     WantLabels,
     WantLogprobs,
     WantNothing,
+    WantToken,
 )
-from pie_mlx.errors import DeviceFailed
+from pie_mlx.errors import DeviceFailed, InvalidParameter
 from pie_mlx.ids import ContextId
 from pie_mlx.sampling import mix
 
@@ -73,8 +74,13 @@ class FakeBackend:
         eos_ids: frozenset[int] = frozenset(),
         faults: Faults | None = None,
         max_batch_rows: int | None = None,
+        has_state: bool = False,
     ) -> None:
-        """Make a device; ``eos_ids`` are ordinary tokens that end a request when drawn."""
+        """Make a device; ``eos_ids`` are ordinary tokens that end a request when drawn.
+
+        With ``has_state`` each segment must bring the state that its context's last segment left: here the
+        sequence itself, so that one that is stale, missing or mixed up fails an assertion.
+        """
         self._facts = BackendFacts(
             model="fake",
             fingerprint=f"fake-{vocab_size}",
@@ -86,6 +92,7 @@ class FakeBackend:
             dtype="int32",
             eos_ids=eos_ids,
             max_batch_rows=max_batch_rows,
+            has_state=has_state,
         )
         self.faults = faults or Faults()
         self.num_steps = 0
@@ -119,6 +126,8 @@ class FakeBackend:
         for segment in segments:
             self._write(segment)
         outcomes: list[Outcome] = [self._answer(segment) for segment in segments]
+        if self._facts.has_state:
+            outcomes = [self._carry(segment, outcome) for segment, outcome in zip(segments, outcomes, strict=True)]
         if step in faults.fail_row:
             outcomes[0] = RowFailed(DeviceFailed("injected row failure", step))
         if step in faults.lose_row:
@@ -143,12 +152,21 @@ class FakeBackend:
         sequence: list[int] = self._tokens[slots].tolist()
         return sequence
 
+    def _carry(self, segment: Segment, outcome: Outcome) -> Outcome:
+        """Check the state that came with a segment and put the one after it into the outcome."""
+        sequence = self._sequence(segment)
+        assert segment.state == (tuple(sequence[: segment.position]) or None), "the state is that of the sequence"
+        return outcome if isinstance(outcome, RowFailed) else replace(outcome, state=tuple(sequence))
+
     def _answer(self, segment: Segment) -> Outcome:
         """Answer what the segment wants from the hash of what its last row sees."""
         want = segment.want
         if isinstance(want, WantNothing):
             return Prefilled()
         sequence = self._sequence(segment)
+        if isinstance(want, WantToken) and want.allowed is not None and not self._is_usable(want.allowed):
+            limit = f"at least one token id from 0 to {self._facts.vocab_size - 1}"
+            return RowFailed(InvalidParameter("allowed", want.allowed.tolist(), limit))
         if isinstance(want, WantLabels):
             value = sequence_hash(sequence)
             raw = [mix(value ^ label) % 1000 + 1 for label in want.labels]
@@ -156,9 +174,7 @@ class FakeBackend:
         if isinstance(want, WantLogprobs):
             start = len(sequence) - len(want.targets)
             hashes = [sequence_hash(sequence[: start + at + 1]) for at in range(len(want.targets))]
-            return Logprobs(
-                tuple(-(mix(h ^ int(t)) % 1000) / 100 for h, t in zip(hashes, want.targets, strict=True))
-            )
+            return Logprobs(tuple(-(mix(h ^ int(t)) % 1000) / 100 for h, t in zip(hashes, want.targets, strict=True)))
         # A sampled request draws with its own uniform; a greedy one depends on the sequence alone.
         draw = 0 if want.sampling.is_greedy else int(want.uniform * (1 << 53))
         value = mix(sequence_hash(sequence) ^ draw)
@@ -168,6 +184,10 @@ class FakeBackend:
             token = value % self._facts.vocab_size
         top = tuple(((token + at) % self._facts.vocab_size, -0.5 - at) for at in range(want.sampling.num_logprobs))
         return Sampled(token, -0.5, top)
+
+    def _is_usable(self, allowed: IntArray) -> bool:
+        """Return whether a token can be drawn from ``allowed``."""
+        return len(allowed) > 0 and bool(allowed.min() >= 0) and bool(allowed.max() < self._facts.vocab_size)
 
     def read_slots(self, slots: IntArray) -> dict[str, npt.NDArray[np.generic]]:
         """Copy tokens and positions out."""

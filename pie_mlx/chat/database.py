@@ -30,6 +30,8 @@ class Database:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                # Conversations are private; SQLite gives its side files the mode of this one.
+                path.touch(mode=0o600)
             self._connection = sqlite3.connect(
                 ":memory:" if path is None else path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import NewType, Self
+from typing import Any, NewType, Self
 
 from pie_mlx import config
 from pie_mlx.chat.database import Database
 from pie_mlx.chat.errors import SessionCorrupt, SessionExists, SessionNotFound
+from pie_mlx.chat.names import check_session_name, title_of
 from pie_mlx.chat.settings import ChatSettings
 from pie_mlx.chat.turns import MAIN, Turn, TurnId, TurnState, TurnTree
 from pie_mlx.errors import InvalidParameter
@@ -28,9 +29,9 @@ NEW = TurnId(0)
 """The number of a turn that is not written yet."""
 
 _LIST = "pie-mlx sessions ls"
-_TITLE_CHARS = 60
-_MAX_NAME = 80
-_TURN_COLUMNS = "id, parent_id, role, text, reasoning, state, finish_reason, model, created_s"
+_TURNS = """
+SELECT id, parent_id, role, text, reasoning, state, finish_reason, model, created_s FROM turns
+WHERE session_id = ? ORDER BY id"""
 _SESSIONS = """
 SELECT s.id, s.name, s.model, s.system, s.settings, s.created_s, s.updated_s,
   (SELECT count(*) FROM turns t WHERE t.session_id = s.id),
@@ -158,7 +159,7 @@ class SessionStore:
         """Read sessions."""
         with self._database.reading() as connection:
             rows = connection.execute(f"{_SESSIONS} {where}", parameters).fetchall()
-        return [SessionFacts(*row[:4], ChatSettings.from_json(row[4]), *row[5:9], title_of(row[9])) for row in rows]
+        return [_facts(row) for row in rows]
 
     def rename(self, session: SessionId, name: str) -> None:
         """Give a session a name of its own.
@@ -195,7 +196,8 @@ class SessionStore:
         """Delete a session that never had a turn; return whether it was one."""
         unused = "NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = sessions.id)"
         with self._database.changing() as connection:
-            done = connection.execute(f"DELETE FROM sessions WHERE id = ? AND {unused}", (session,))
+            query = f"DELETE FROM sessions WHERE id = ? AND {unused}"  # noqa: S608  (no text from outside)
+            done = connection.execute(query, (session,))
         return done.rowcount > 0
 
     # --- turns and branches ----------------------------------------------------------------
@@ -209,9 +211,7 @@ class SessionStore:
         """
         with self._database.reading() as connection:
             current = connection.execute("SELECT current_branch FROM sessions WHERE id = ?", (session,)).fetchone()
-            turns = connection.execute(
-                f"SELECT {_TURN_COLUMNS} FROM turns WHERE session_id = ? ORDER BY id", (session,)
-            ).fetchall()
+            turns = connection.execute(_TURNS, (session,)).fetchall()
             branches = connection.execute(
                 "SELECT name, tip_id FROM branches WHERE session_id = ? ORDER BY rowid", (session,)
             ).fetchall()
@@ -292,6 +292,23 @@ class SessionStore:
         return [Match(facts[session], turn, role, content) for session, turn, role, content in found]
 
 
+def _facts(row: tuple[Any, ...]) -> SessionFacts:
+    """Make a session of a row of :data:`_SESSIONS`."""
+    number, name, model, system, settings, created_s, updated_s, num_turns, num_branches, text = row
+    return SessionFacts(
+        id=number,
+        name=name,
+        model=model,
+        system=system,
+        settings=ChatSettings.from_json(settings),
+        created_s=created_s,
+        updated_s=updated_s,
+        num_turns=num_turns,
+        num_branches=num_branches,
+        title=title_of(text),
+    )
+
+
 _Found = list[tuple[SessionId, TurnId, str, str]]
 
 
@@ -308,11 +325,11 @@ def _search_index(connection: sqlite3.Connection, words: list[str], limit: int) 
 def _search_anywhere(connection: sqlite3.Connection, words: list[str], limit: int) -> _Found:
     """Look at every turn."""
     each = " AND ".join("instr(lower(t.text), lower(?)) > 0" for _ in words)
-    return connection.execute(
-        "SELECT t.session_id, t.id, t.role, t.text FROM turns t JOIN sessions s ON s.id = t.session_id"
-        f" WHERE {each} ORDER BY s.updated_s DESC, t.id LIMIT ?",
-        (*words, limit),
-    ).fetchall()
+    query = (
+        "SELECT t.session_id, t.id, t.role, t.text FROM turns t JOIN sessions s ON s.id = t.session_id"  # noqa: S608
+        f" WHERE {each} ORDER BY s.updated_s DESC, t.id LIMIT ?"
+    )
+    return connection.execute(query, (*words, limit)).fetchall()
 
 
 def _free_name(connection: sqlite3.Connection, session: SessionId) -> str:
@@ -373,21 +390,3 @@ def _turn(row: tuple[int, int | None, str, str, str, str, str, str, float]) -> T
         model,
         created,
     )
-
-
-def title_of(text: str) -> str:
-    """Return the beginning of a message on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"
-
-
-def check_session_name(name: str) -> str:
-    """Return ``name`` without outer spaces.
-
-    Raises:
-        InvalidParameter: it is empty, too long or holds control characters.
-    """
-    trimmed = name.strip()
-    if not trimmed or len(trimmed) > _MAX_NAME or not trimmed.isprintable():
-        raise InvalidParameter("session name", name, f"1 to {_MAX_NAME} printable characters")
-    return trimmed

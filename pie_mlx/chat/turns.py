@@ -112,7 +112,7 @@ class TurnTree:
         return path[-2], path[-1]
 
     def name_of_left(self, tip: TurnId | None, name: str) -> str | None:
-        """Return a name for the turns that only branch ``name`` reaches, were it to move to ``tip``; None: there are none."""
+        """Return a name for what only branch ``name`` reaches, were it to move to ``tip``; None: there is nothing."""
         old = self.branches[name]
         if old is None:
             return None

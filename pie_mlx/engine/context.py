@@ -58,14 +58,16 @@ class Context:
         """Return the context itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close it."""
         self.close()
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return not self._finalizer.alive
+        return not self._finalizer.alive or not self._engine.has_context(self.id)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -115,15 +117,15 @@ class Context:
     def fork(self, *, name: str = "") -> Context:
         """Return a context with the same tokens and the same pages; copies no K/V."""
         with self._engine.locked() as core:
-            child = core.fork(self.id, name)
-        return Context(self._engine, child.id, name)
+            return Context(self._engine, core.fork(self.id, name).id, name)
 
     def close(self) -> int:
         """Give the pages back, ending a running request; return how many became free. Idempotent."""
-        if self._finalizer.detach() is None:
-            return 0
         with self._engine.locked() as core:
-            return core.close(self.id)
+            freed = core.close(self.id)
+        # Only now: an interrupt before would leave pages that nobody gives back.
+        self._finalizer.detach()
+        return freed
 
     def save(self, name: str, store: SnapshotStore) -> SnapshotFacts:
         """Save tokens and K/V under ``name``; a snapshot outlives the context and the process.
@@ -156,19 +158,19 @@ class Context:
             raise InvalidParameter("max_tokens", max_tokens, "a whole number from 0 up")
         ids = self._engine.facts.eos_ids if stop_ids is None else frozenset(stop_ids)
         goal = GenerateGoal(max_tokens, sampling, ids, constraint)
-        return self._engine.submit(self.id, goal, stop=stop)
+        return self._engine.submit(self, goal, stop=stop)
 
     def submit_labels(self, labels: Sequence[int]) -> Request:
         """Ask for the probabilities of ``labels`` as the next token: one forward pass, no decoding."""
         if not labels or len(set(labels)) != len(labels):
             raise InvalidParameter("labels", list(labels), "at least one token id, all different")
-        return self._engine.submit(self.id, LabelsGoal(tuple(labels)))
+        return self._engine.submit(self, LabelsGoal(tuple(labels)))
 
     def submit_logprobs(self, tokens: Sequence[int]) -> Request:
         """Ask for the log-probability of each of ``tokens`` behind the sequence, which they do not join."""
         if not tokens:
             raise InvalidParameter("tokens", [], "at least one token id")
-        return self._engine.submit(self.id, LogprobsGoal(len(tokens)), extra=tokens)
+        return self._engine.submit(self, LogprobsGoal(len(tokens)), extra=tokens)
 
     def prefill(self) -> Request:
         """Ask that all but the last token be resident: forks then share them."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence as Tokens
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Tokens
 
 import numpy as np
 
@@ -175,8 +176,10 @@ class Core:
 
     def _check_tokens(self, tokens: Tokens[int]) -> None:
         """Refuse ids that the model does not have."""
-        if len(tokens) and not (0 <= min(tokens) and max(tokens) < self.vocab_size):
-            raise InvalidParameter("token id", [t for t in tokens if not 0 <= t < self.vocab_size][0], f"0 to {self.vocab_size - 1}")
+        if len(tokens) and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
+            raise InvalidParameter(
+                "token id", next(t for t in tokens if not 0 <= t < self.vocab_size), f"0 to {self.vocab_size - 1}"
+            )
 
     def evict(self, sequence: Sequence, *, all_views: bool, was_running: bool) -> int:
         """Take a context's K/V back, keeping its tokens; return the pages that became free."""
@@ -193,7 +196,9 @@ class Core:
 
     # --- requests --------------------------------------------------------------------------
 
-    def submit(self, context: ContextId, goal: Goal, *, text: TextStreamLike | None = None, extra: Tokens[int] = ()) -> Job:
+    def submit(
+        self, context: ContextId, goal: Goal, *, text: TextStreamLike | None = None, extra: Tokens[int] = ()
+    ) -> Job:
         """Register a request on a context; ``extra`` tokens are put behind the sequence first.
 
         Raises:
@@ -228,7 +233,7 @@ class Core:
             self.end(job, Phase.FINISHED)
 
     def _leader(self, job: Job) -> Job | None:
-        """Return the parent's request if it is computing a page that this one needs too: computing it twice is waste."""
+        """Return the parent's request if it is about to compute a page that this one needs too."""
         sequence, size = job.sequence, self.pool.page_size
         parent = self.sequences.get(sequence.parent) if sequence.parent is not None else None
         if parent is None or parent.job is None or not self.index.is_on:
@@ -240,7 +245,7 @@ class Core:
 
     def _admit(self, sequence: Sequence, num_tokens: int, goal: Goal) -> None:
         """Refuse at once what can never work."""
-        if num_tokens == 0:
+        if not sequence.tokens:
             raise EmptyPrompt
         grows = isinstance(goal, GenerateGoal) and goal.max_tokens > 0
         if num_tokens + grows > self.context_tokens:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Errand(Generic[T]):
-    """Some work, and the future that its caller waits on."""
+    """Some work, and the future that its caller waits on; the first answer counts."""
 
     def __init__(self, work: Callable[[], T], future: Future[T]) -> None:
+        """Take the work on; ``future`` gets its answer."""
         self._work = work
-        self.future = future
+        self._future = future
 
     def run(self) -> None:
         """Do the work; its caller gets the result, or whatever it raised."""
         try:
-            self.future.set_result(self._work())
+            result = self._work()
         except Exception as error:  # noqa: BLE001  (the thread's edge: the caller gets it, with its type)
-            self.future.set_exception(error)
+            self.fail(error)
+            return
+        # Where the engine was given up meanwhile, the caller has its error already.
+        with contextlib.suppress(InvalidStateError):
+            self._future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller that there will be no result, unless it has an answer already."""
+        with contextlib.suppress(InvalidStateError):
+            self._future.set_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -22,7 +23,9 @@ class Subscription:
         """Return the subscription itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop listening."""
         self.close()
 
@@ -57,6 +60,7 @@ class Listeners:
     def __init__(self) -> None:
         """Start with nobody."""
         self._subscriptions: tuple[Subscription, ...] = ()
+        self._lock = threading.Lock()
 
     @property
     def is_heard(self) -> bool:
@@ -66,12 +70,14 @@ class Listeners:
     def subscribe(self) -> Subscription:
         """Return a new listener's queue."""
         subscription = Subscription(self._remove)
-        self._subscriptions = (*self._subscriptions, subscription)
+        with self._lock:
+            self._subscriptions = (*self._subscriptions, subscription)
         return subscription
 
     def _remove(self, subscription: Subscription) -> None:
         """Forget a listener."""
-        self._subscriptions = tuple(other for other in self._subscriptions if other is not subscription)
+        with self._lock:
+            self._subscriptions = tuple(other for other in self._subscriptions if other is not subscription)
 
     def emit(self, event: Event) -> None:
         """Put an event into every queue; never blocks."""

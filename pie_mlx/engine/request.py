@@ -14,10 +14,12 @@ from pie_mlx.ids import RequestId
 class Request:
     """A wish for tokens on a context. It ends with a :class:`Completion` or a typed error, exactly once."""
 
-    def __init__(self, job: Job, cancel: Callable[[], None]) -> None:
-        """Wrap a job; only :class:`~pie_mlx.engine.Context` does this."""
+    def __init__(self, job: Job, cancel: Callable[[], None], owner: object = None) -> None:
+        """Wrap a job; only :class:`~pie_mlx.engine.Context` does this. ``owner`` is kept alive until the end."""
         self._job = job
         self._cancel = cancel
+        # A context that is dropped closes: one that only its request knows must not before the request ends.
+        self._owner: object = owner
         self._completion: Completion | None = None
         self._error: PieError | None = None
 
@@ -80,10 +82,13 @@ class Request:
             delivery = self._job.deliveries.get(timeout=timeout_s)
         except Empty:
             raise TimeoutError(f"request {self.id}: no token in {timeout_s} s") from None
+        if isinstance(delivery, Piece):
+            return delivery
+        # Others may wait for the end too.
+        self._job.deliveries.put(delivery)
+        self._owner = None
         if isinstance(delivery, PieError):
             self._error = delivery
             raise delivery
-        if isinstance(delivery, Completion):
-            self._completion = delivery
-            return None
-        return delivery
+        self._completion = delivery
+        return None

@@ -4,8 +4,8 @@ Order is by arrival. The **head** is the oldest request whose ask is unmet; free
 The answer is exactly one of
 
 * :class:`Run`: these requests compute these many tokens in the next step;
-* :class:`EvictCached`, :class:`EvictIdle`, :class:`Preempt`: take pages back first, then ask again
-  (one reclaim in flight: each is carried out before the next question);
+* :class:`EvictCached`, :class:`EvictIdle`, :class:`Preempt`, :class:`ForgetTail`: take pages back first,
+  then ask again (one reclaim in flight: each is carried out before the next question);
 * :class:`Refuse`: this request can never go on, and here is the typed error;
 * :class:`Wait`: nothing can run until an owner closes or unpins a context.
 
@@ -106,6 +106,14 @@ class World(Protocol):
         """Pages that would be free if all these contexts and the prefix index dropped their views."""
         ...
 
+    def tail_viewers(self, context: ContextId) -> Sequence[ContextId]:
+        """Other contexts that view this one's last page, where that is not shown in full."""
+        ...
+
+    def is_tail_cached(self, context: ContextId) -> bool:
+        """Whether the prefix index views this context's last page, where that is not shown in full."""
+        ...
+
     def holders(self) -> tuple[Holder, ...]:
         """Who holds pages, most first."""
         ...
@@ -157,6 +165,13 @@ class EvictIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetTail:
+    """Drop the prefix entry of this context's last page, which only keeps it from going on in that page."""
+
+    context: ContextId
+
+
+@dataclass(frozen=True, slots=True)
 class Preempt:
     """Take a younger request's pages; it goes on later by recomputing."""
 
@@ -179,12 +194,14 @@ class Wait:
     head: Blocked
 
 
-Answer = Run | EvictCached | EvictIdle | Preempt | Refuse | Wait
+Reclaim = EvictCached | EvictIdle | ForgetTail | Preempt
+Answer = Run | Reclaim | Refuse | Wait
 
 
 def schedule(world: World, limits: Limits) -> Answer:
     """Return what happens next; ``world.asks`` must not be empty."""
-    grants, head = _grants(world, limits)
+    handout = _Handout(world, limits)
+    grants, head = handout.grants, handout.head
     if head is None:
         return Run(tuple(grants))
     reclaim = _reclaim(world, head)
@@ -193,70 +210,98 @@ def schedule(world: World, limits: Limits) -> Answer:
     if grants:
         return Run(tuple(grants), head)
     ask = next(ask for ask in world.asks if ask.request == head.request)
+    return _last_resort(world, head, ask, limits)
+
+
+def _last_resort(world: World, head: Blocked, ask: Ask, limits: Limits) -> Answer:
+    """Answer where no page can be freed: let the oldest request use what it holds, else wait, else refuse."""
+    group, younger = _victims(world, head)
+    viewers = world.tail_viewers(ask.context)
+    takeable = [context for context in viewers if context in group]
+    if takeable and len(takeable) == len(viewers):
+        # Its last page has slots left, but others view it too: as the only viewer it may go on in it.
+        running = next((other for other in younger if other.context in takeable), None)
+        idle = tuple(context for context in takeable if all(context != other.context for other in younger))
+        return EvictIdle(idle, all_views=True) if running is None else Preempt(running.request, all_views=True)
+    if not viewers and world.is_tail_cached(ask.context):
+        return ForgetTail(ask.context)
     if ask.num_pages > -(-ask.num_resident // limits.page_size):
         # Forks left holes in its pages: recomputed in fresh pages, its tokens need fewer.
         return Preempt(ask.request, all_views=True)
-    if world.group_pages([*world.pinned_contexts(), *_victims(world, head)[0]]) > 0:
+    if world.group_pages([*world.pinned_contexts(), *group]) > 0 or viewers:
         return Wait(head)
     return Refuse(head.request, _refusal(world, head, ask))
 
 
-def _grants(world: World, limits: Limits) -> tuple[list[Grant], Blocked | None]:
-    """Give out free pages in the order of arrival; return the grants and the head, if any ask is unmet."""
-    grants: list[Grant] = []
-    head: Blocked | None = None
-    free, prefill_left, rows_left = world.free_pages, limits.prefill_chunk, limits.max_rows or limits.max_batch
-    num_running = promised = running_seen = 0
-    taken_tails: set[PageId] = set()
-    is_restoring = False
-    for ask in world.asks:
-        if num_running >= limits.max_batch or rows_left == 0:
-            break
-        if head is not None and running_seen == world.num_running:
-            break  # behind the head, only what runs already may go on
-        running_seen += ask.phase.is_running
-        is_decode = ask.outstanding == 1
-        if ask.waits_for_prefix or (not is_decode and prefill_left == 0):
-            num_running += ask.phase.is_running
-            promised += -(-ask.outstanding // limits.page_size) if ask.phase.is_running else 0
-            continue
-        room = 0 if ask.tail in taken_tails else ask.room
-        if not ask.phase.is_running:
-            need = _admission_pages(ask, room, num_running, limits)
-            if head is not None or (ask.phase is Phase.PREEMPTED and is_restoring):
-                continue
-            # The oldest of all may always start; it then takes what there is, chunk by chunk.
-            if num_running and need > free - promised:
-                why = "its prompt and a page for each older request do not fit"
-                head = Blocked(ask.request, need + promised, free, why, is_admission=True)
-                continue
-        is_restoring = is_restoring or ask.phase in (Phase.RESTORING, Phase.PREEMPTED)
-        want = 1 if is_decode else min(ask.outstanding, prefill_left)
-        usable = room if head is not None else room + free * limits.page_size
-        count = min(want, usable)
-        num_running += 1
+class _Handout:
+    """Gives out free pages in the order of arrival: the grants, and the head if any ask is unmet."""
+
+    def __init__(self, world: World, limits: Limits) -> None:
+        """Start with all free pages and nobody granted."""
+        self.grants: list[Grant] = []
+        self.head: Blocked | None = None
+        self._limits = limits
+        self._free = world.free_pages
+        self._prefill_left = limits.prefill_chunk
+        self._rows_left = limits.max_rows or limits.max_batch
+        self._num_running = 0
+        self._promised = 0
+        self._runners_left = world.num_running
+        self._taken_tails: set[PageId] = set()
+        self._is_restoring = False
+        for ask in world.asks:
+            if self._is_over():
+                break
+            self._consider(ask)
+
+    def _is_over(self) -> bool:
+        """Whether no later ask can get anything: the batch is full, or nobody who runs is left behind the head."""
+        is_full = self._num_running >= self._limits.max_batch or self._rows_left == 0
+        return is_full or (self.head is not None and self._runners_left == 0)
+
+    def _consider(self, ask: Ask) -> None:
+        """Grant an ask, pass it over, or make it the head."""
+        size, is_running, is_decode = self._limits.page_size, ask.phase.is_running, ask.outstanding == 1
+        self._runners_left -= is_running
+        if ask.waits_for_prefix or (not is_decode and self._prefill_left == 0):
+            self._num_running += is_running
+            self._promised += -(-ask.outstanding // size) if is_running else 0
+            return
+        room = 0 if ask.tail in self._taken_tails else ask.room
+        if not is_running and not self._may_start(ask, room):
+            return
+        self._is_restoring = self._is_restoring or ask.phase in (Phase.RESTORING, Phase.PREEMPTED)
+        self._num_running += 1
+        want = 1 if is_decode else min(ask.outstanding, self._prefill_left)
+        # Behind the head, free pages are kept for it: only one's own room is left.
+        count = min(want, room + (0 if self.head is not None else self._free * size))
         if count == 0:
-            if head is None:
-                head = Blocked(ask.request, 1, free, "its next token needs a page")
-            continue
-        fresh = -(-max(0, count - room) // limits.page_size)
-        free -= fresh
-        promised += -(-(ask.outstanding - count) // limits.page_size)
-        rows_left -= 1
-        prefill_left -= 0 if is_decode else count
+            self.head = self.head or Blocked(ask.request, 1, self._free, "its next token needs a page")
+            return
+        fresh = -(-max(0, count - room) // size)
+        self._free -= fresh
+        self._promised += -(-(ask.outstanding - count) // size)
+        self._rows_left -= 1
+        self._prefill_left -= 0 if is_decode else count
         if room and ask.tail is not None:
-            taken_tails.add(ask.tail)
-        grants.append(Grant(ask.request, count, fresh))
-    return grants, head
+            self._taken_tails.add(ask.tail)
+        self.grants.append(Grant(ask.request, count, fresh))
 
+    def _may_start(self, ask: Ask, room: int) -> bool:
+        """Admit a request that does not run: its whole prompt must fit, and a page for each running request.
 
-def _admission_pages(ask: Ask, room: int, num_running: int, limits: Limits) -> int:
-    """Return the free pages that admission asks for: the whole prompt, and a page for each running request.
-
-    Without the second part a preempted request would be restored into the page that the next token of
-    an older one takes from it again.
-    """
-    return -(-max(0, ask.outstanding + 1 - room) // limits.page_size) + num_running
+        Without the second part a preempted request would be restored into the page that the next token of an
+        older one takes from it again. The oldest of all may always start; it then takes what there is, chunk by
+        chunk.
+        """
+        if self.head is not None or (ask.phase is Phase.PREEMPTED and self._is_restoring):
+            return False
+        need = -(-max(0, ask.outstanding + 1 - room) // self._limits.page_size) + self._num_running + self._promised
+        if self._num_running == 0 or need <= self._free:
+            return True
+        why = "its prompt and a page for each older request do not fit"
+        self.head = Blocked(ask.request, need, self._free, why, is_admission=True)
+        return False
 
 
 def _victims(world: World, head: Blocked) -> tuple[list[ContextId], list[Ask]]:

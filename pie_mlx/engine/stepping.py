@@ -27,23 +27,24 @@ from pie_mlx.backend.base import (
     WantNothing,
     WantToken,
 )
-from pie_mlx.engine.completion import Piece
+from pie_mlx.engine.completion import FinishReason, Piece
 from pie_mlx.engine.core import Core
-from pie_mlx.engine.job import GenerateGoal, Job, LabelsGoal, Phase
+from pie_mlx.engine.job import Allowed, GenerateGoal, Job, LabelsGoal, Phase
 from pie_mlx.engine.scheduler import (
     Blocked,
     EvictCached,
     EvictIdle,
+    ForgetTail,
     Grant,
     Limits,
-    Preempt,
+    Reclaim,
     Refuse,
     Run,
     Wait,
     schedule,
 )
 from pie_mlx.engine.world import CoreWorld
-from pie_mlx.errors import DeviceFailed, PieError
+from pie_mlx.errors import DeviceFailed, PieError, UsageError
 from pie_mlx.events import RequestAdmitted
 from pie_mlx.sampling import uniform
 
@@ -102,7 +103,7 @@ class Stepper:
         self._note_head(None)
         return None
 
-    def _take_back(self, answer: EvictCached | EvictIdle | Preempt) -> None:
+    def _take_back(self, answer: Reclaim) -> None:
         """Carry out one reclaim."""
         core = self._core
         if isinstance(answer, EvictCached):
@@ -111,6 +112,11 @@ class Stepper:
             for context in answer.contexts:
                 freed = core.evict(core.sequences[context], all_views=answer.all_views, was_running=False)
                 self.actions.append(f"evicted idle context {context} ({freed} pages)")
+        elif isinstance(answer, ForgetTail):
+            page = core.sequences[answer.context].table.partial_page()
+            assert page is not None, "only a page that is not shown in full is asked for"
+            core.index.forget(page)
+            self.actions.append(f"dropped the prefix entry of page {page}")
         else:
             self._preempt(core.jobs[answer.request], all_views=answer.all_views)
 
@@ -188,7 +194,7 @@ class Stepper:
         if isinstance(goal, GenerateGoal):
             if not is_last:
                 return WantNothing()
-            allowed = goal.constraint.allowed() if goal.constraint is not None else None
+            allowed = _allowed(goal.constraint) if goal.constraint is not None else None
             ids = None if allowed is None else np.asarray(allowed, dtype=np.int32)
             return WantToken(goal.sampling, uniform(goal.sampling.seed, len(job.sequence.tokens)), ids)
         if isinstance(goal, LabelsGoal):
@@ -201,12 +207,13 @@ class Stepper:
 
     def commit(self, work: StepWork, outcomes: Outcomes[Outcome]) -> int:
         """Take the device's outcomes in; return how many rows failed."""
-        self.num_steps += 1
+        self._count_step()
         num_failed = 0
         for at, (job, segment) in enumerate(zip(work.jobs, work.segments, strict=True)):
             if job.phase.is_over or not job.sequence.table.is_reserved:
                 continue  # cancelled, closed or preempted while the step ran: its slots are back already
-            outcome = outcomes[at] if at < len(outcomes) else RowFailed(DeviceFailed("the step lost this row", self.num_steps))
+            lost = RowFailed(DeviceFailed("the step lost this row", self.num_steps))
+            outcome = outcomes[at] if at < len(outcomes) else lost
             error = self._take(job, segment, outcome)
             if error is not None:
                 num_failed += 1
@@ -214,11 +221,17 @@ class Stepper:
         self._core.index.trim()
         return num_failed
 
-    def fail_step(self, work: StepWork, error: PieError) -> None:
-        """The whole step failed: its requests end with the error, and their slots are given back."""
-        self.num_steps += 1
+    def fail_step(self, work: StepWork, error: PieError) -> int:
+        """The whole step failed: its requests end with the error, their slots are given back; return how many rows."""
+        self._count_step()
         for job in work.jobs:
             self._core.end(job, Phase.FAILED, error=error)
+        return len(work.jobs)
+
+    def _count_step(self) -> None:
+        """Count a step, as a number and for the readings."""
+        self.num_steps += 1
+        self._core.counters["steps"] += 1
 
     def _take(self, job: Job, segment: Segment, outcome: Outcome) -> PieError | None:
         """Show the segment's slots and use its outcome; return the error if it is one."""
@@ -238,11 +251,7 @@ class Stepper:
             return None
         if isinstance(want, WantToken) and isinstance(outcome, Sampled) and 0 <= outcome.token < core.vocab_size:
             return self._take_token(job, outcome)
-        if (
-            isinstance(want, WantLabels)
-            and isinstance(outcome, LabelProbs)
-            and len(outcome.probs) == len(want.labels)
-        ):
+        if isinstance(want, WantLabels) and isinstance(outcome, LabelProbs) and len(outcome.probs) == len(want.labels):
             job.label_probs = outcome.probs
             job.reason = "scored"
             core.end(job, Phase.FINISHED)
@@ -257,7 +266,8 @@ class Stepper:
                 job.reason = "scored"
                 core.end(job, Phase.FINISHED)
             return None
-        return DeviceFailed(f"the device answered {outcome} to {want}", self.num_steps)
+        name, asked = type(outcome).__name__, type(want).__name__
+        return DeviceFailed(f"the device answered a {asked} with a {name} that does not fit it", self.num_steps)
 
     def _take_token(self, job: Job, outcome: Sampled) -> PieError | None:
         """Record a sampled token before it is shown, then end the request if it was the last."""
@@ -268,9 +278,10 @@ class Stepper:
         if job.first_token_s is None:
             job.first_token_s = time.perf_counter()
         if outcome.token in goal.stop_ids:
-            return self._finish(job, "stop")
-        if goal.constraint is not None:
-            goal.constraint.accept(outcome.token)
+            self._finish(job, "stop")
+            return None
+        if goal.constraint is not None and (error := _accept(goal.constraint, outcome.token)):
+            return error
         job.sequence.tokens.append(outcome.token)
         job.tokens.append(outcome.token)
         job.logprobs.append(outcome.logprob)
@@ -279,11 +290,11 @@ class Stepper:
         text, stopped = job.text.push(outcome.token) if job.text is not None else ("", False)
         self._deliver(job, text, outcome)
         if stopped:
-            return self._finish(job, "stop")
-        if len(job.tokens) >= goal.max_tokens:
-            return self._finish(job, "length")
-        if len(job.sequence.tokens) >= self._core.context_tokens:
-            return self._finish(job, "context_full")
+            self._finish(job, "stop")
+        elif len(job.tokens) >= goal.max_tokens:
+            self._finish(job, "length")
+        elif len(job.sequence.tokens) >= self._core.context_tokens:
+            self._finish(job, "context_full")
         return None
 
     def _deliver(self, job: Job, text: str, outcome: Sampled) -> None:
@@ -292,12 +303,38 @@ class Stepper:
         top = (outcome.top,) if outcome.top else ()
         job.deliveries.put(Piece(text, (outcome.token,), (outcome.logprob,), top))
 
-    def _finish(self, job: Job, reason: str) -> None:
+    def _finish(self, job: Job, reason: FinishReason) -> None:
         """End a generating request well, with the text that was held back."""
-        assert reason in ("stop", "length", "context_full"), "a finish reason is never blank"
-        job.reason = reason  # type: ignore[assignment]  # narrowed by the assertion
+        job.reason = reason
         rest = job.text.finish() if job.text is not None else ""
         if rest:
             job.pieces.append(rest)
             job.deliveries.put(Piece(rest, (), ()))
         self._core.end(job, Phase.FINISHED)
+
+
+def _allowed(constraint: Allowed) -> Outcomes[int] | None:
+    """Ask a constraint what may come next.
+
+    Raises:
+        PieError: it failed; its own request ends, the others of the step go on.
+    """
+    try:
+        return constraint.allowed()
+    except PieError:
+        raise
+    except Exception as error:
+        raise UsageError(f"the constraint failed: {type(error).__name__}: {error}") from error
+
+
+def _accept(constraint: Allowed, token: int) -> PieError | None:
+    """Tell a constraint what was drawn; return the error if it fails, as it is its owner's code."""
+    try:
+        constraint.accept(token)
+    except PieError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  (the owner's code: its fault must not end the requests of others)
+        failure = UsageError(f"the constraint failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+    return None

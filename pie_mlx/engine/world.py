@@ -102,6 +102,18 @@ class CoreWorld:
         refs = pool.refs_by_page()
         return int(np.count_nonzero((refs > 0) & (refs == views)))
 
+    def tail_viewers(self, context: ContextId) -> Sequence[ContextId]:
+        """Other contexts that view this one's last page, where that is not shown in full."""
+        page = self._core.sequences[context].table.partial_page()
+        if page is None:
+            return []
+        return [s.id for s in self._core.sequences.values() if s.id != context and page in s.table.pages]
+
+    def is_tail_cached(self, context: ContextId) -> bool:
+        """Whether the prefix index views this context's last page, where that is not shown in full."""
+        page = self._core.sequences[context].table.partial_page()
+        return page is not None and bool(self._core.index.views_by_page()[page])
+
     def holders(self) -> tuple[Holder, ...]:
         """Who holds pages, most first; at most eight, as reports are read by people."""
         now, cache_views = time.monotonic(), self._core.index.views_by_page()

@@ -95,6 +95,10 @@ class PageTable:
             return self._pool.page_size - shown
         return 0
 
+    def partial_page(self) -> PageId | None:
+        """Return the last page if it is not shown in full, whoever else views it; else None."""
+        return self._pages[-1] if self._pages and self._shown[-1] < self._pool.page_size else None
+
     def pages_needed(self, num_tokens: int) -> int:
         """Return how many fresh pages the next ``num_tokens`` tokens take."""
         return self._pool.pages_for(max(0, num_tokens - self.room()))
@@ -121,7 +125,10 @@ class PageTable:
             runs.append((page, pool.write(page, count), count))
             left -= count
         slots = np.concatenate(
-            [np.arange(page * pool.page_size + at, page * pool.page_size + at + n, dtype=np.int32) for page, at, n in runs]
+            [
+                np.arange(page * pool.page_size + at, page * pool.page_size + at + n, dtype=np.int32)
+                for page, at, n in runs
+            ]
         )
         self._reservation = Reservation(runs, fresh, slots)
         return slots
@@ -175,8 +182,8 @@ class PageTable:
         self._pages += pages
         self._shown += [size] * len(pages)
         self._count_full()
-        starts = np.asarray(pages, dtype=np.int32) * size
-        self._grow((starts[:, None] + np.arange(size, dtype=np.int32)).reshape(-1))
+        slots: Slots = np.add.outer(np.asarray(pages, dtype=np.int32) * size, np.arange(size, dtype=np.int32))
+        self._grow(slots.reshape(-1))
 
     def truncate(self, num_tokens: int) -> int:
         """Show only the first ``num_tokens`` tokens; return how many pages became free."""

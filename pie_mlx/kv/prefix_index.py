@@ -135,6 +135,12 @@ class PrefixIndex:
         self.num_evicted += freed
         return freed
 
+    def forget(self, page: PageId) -> int:
+        """Drop the entry of ``page``, which must have one; return 1 if the page became free, else 0."""
+        del self._entries[self._by_page.pop(page).key]
+        self._num_views[page] = 0
+        return self._pool.release([page])
+
     def trim(self) -> int:
         """Keep to the limit of cached pages; return how many became free."""
         if len(self._entries) <= self.max_cached_pages:

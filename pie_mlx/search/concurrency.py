@@ -6,6 +6,7 @@ fill, because only one of the siblings may go on in the page they share.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -59,4 +60,4 @@ def waves(num: int, size: int) -> list[range]:
     """Cut ``num`` branches into consecutive groups of at most ``size``, as equal as they can be."""
     groups = -(-num // max(size, 1))
     edges = [num * i // groups for i in range(groups + 1)] if groups else [0]
-    return [range(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    return [range(low, high) for low, high in itertools.pairwise(edges)]

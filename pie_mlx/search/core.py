@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pie_mlx.engine import Completion, Engine, Request
-from pie_mlx.errors import Cancelled, PieError
+from pie_mlx.errors import InvalidParameter, PieError
 from pie_mlx.events import PageCounts
 from pie_mlx.search.dialogue import Dialogue
+from pie_mlx.search.errors import TreeError
 from pie_mlx.search.journal import Journal
 from pie_mlx.search.node import NodeId
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.rules import Rules
 from pie_mlx.search.spending import Spending
-from pie_mlx.search.steering import RunEndedError, Steering
+from pie_mlx.search.steering import Command, RunEndedError, Steering
 from pie_mlx.search.trace_events import (
     Event,
     FinishReason,
@@ -56,8 +57,13 @@ class SearchCore:
         self.errors: list[PieError] = []
         """The engine's errors that nodes ended with, in the order of the nodes."""
         self.logprobs: dict[NodeId, tuple[float, ...]] = {}
+        pages = engine.readings().pages
+        self.free_before = pages.free + pages.cached
+        """Pages free, or free for the taking, before the run."""
         self.peak_pages = 0
         self.sharing_at_peak = 1.0
+        self.repeat_recorded: Callable[[], None] = lambda: None
+        """Repeats the user's doings that the trace holds in this place; the run installs it."""
         self._told_notices: set[str] = set()
         self._users_turn = False
 
@@ -77,7 +83,7 @@ class SearchCore:
 
     def notice_once(self, text: str) -> None:
         """Tell the reader of the run something, the first time that it is so."""
-        kind = text.split(":")[0]
+        kind = text.split(":", maxsplit=1)[0]
         if kind not in self._told_notices:
             self._told_notices.add(kind)
             self.tell(Noticed(text=text))
@@ -151,8 +157,10 @@ class SearchCore:
             self.attend()
             self.steering.doze(_POLL_S)
 
-    def attend(self) -> None:
+    def attend(self, *, between_actions: bool = False) -> None:
         """Carry out what the user wished, and end where the run must; called between any two events.
+
+        Long wishes wait until one action is over and the next has not begun.
 
         Raises:
             RunEndedError: the user cancelled or accepted a node, or the time is over.
@@ -166,17 +174,24 @@ class SearchCore:
         self._users_turn = True
         try:
             self.repeat_recorded()
-            while not self.journal.is_replaying and (command := self.steering.take()) is not None:
-                command.carry_out()
+            while not self.journal.is_replaying:
+                command = self.steering.take(long_too=between_actions)
+                if command is None:
+                    break
+                self._obey(command)
         finally:
             self._users_turn = False
 
-    def repeat_recorded(self) -> None:
-        """Repeat the user's doings that the trace holds in this place; the run installs how."""
+    def _obey(self, command: Command) -> None:
+        """Carry out one wish; where the tree has moved on meanwhile, say that it was refused."""
+        try:
+            command.carry_out()
+        except (TreeError, InvalidParameter) as error:
+            self.tell(Noticed(text=f"{command.name} refused: {error.message}"))
 
     def gate(self) -> None:
         """Stand still before an action while the brake is on."""
-        self.attend()
+        self.attend(between_actions=True)
         if not self.steering.is_paused:
             return
         if self.steering.take_step():
@@ -185,13 +200,9 @@ class SearchCore:
         self.tell(Paused())
         while self.steering.is_paused:
             self.spending.paused_s += self.steering.wait()
-            self.attend()
+            self.attend(between_actions=True)
             if self.steering.take_step():
                 self.tell(Stepped())
                 return
         self.tell(Resumed())
 
-
-def is_cancelled(error: PieError) -> bool:
-    """Whether an error is somebody's will, not a failure."""
-    return isinstance(error, Cancelled)

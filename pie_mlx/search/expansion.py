@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from pie_mlx.errors import Impossible, PieError, PressureError
 from pie_mlx.sampling import derive_seed
-from pie_mlx.search.failures import RecordedError
 from pie_mlx.search.concurrency import estimate, waves
+from pie_mlx.search.failures import RecordedError
 from pie_mlx.search.node import FINAL, NodeId, NodePages, NodeStatus, child_id, id_path
 from pie_mlx.search.rules import Reading
 from pie_mlx.search.strategies.base import Ask
 from pie_mlx.search.trace_events import Deduplicated, NodeDone, NodeStarted, Verdict
-from pie_mlx.search.workspace import lineage
 from pie_mlx.search.writing import Pen, Slot, Writing, Written
 
 if TYPE_CHECKING:
@@ -172,9 +171,9 @@ class Expander:
         written = self._attempt(slot)
         if not isinstance(written.error, PressureError):
             return written
-        waiting = {other.slot.node for other in others}
-        core.workspace.close_all_but({*lineage(slot.node), *waiting})
         core.notice_once("low residency: contexts are closed between thoughts and computed again when wanted")
+        # A path that is computed afresh fills its pages; one that was forked leaves a part of a page a fork.
+        core.workspace.close_all_but({other.slot.node for other in others})
         return self._attempt(slot)
 
     def _attempt(self, slot: Slot) -> Written:
@@ -187,7 +186,8 @@ class Expander:
     def _commit(self, slot: Slot, written: Written) -> None:
         """Make a thought part of the tree: read it, tell it, and let equal states share one node."""
         core = self._core
-        core.spending.add(written.tokens)
+        if written.finish != "legal":
+            core.spending.add(written.tokens)
         if core.tree[slot.node].status is not NodeStatus.WRITING:
             core.workspace.close([slot.node])
             return

@@ -22,7 +22,7 @@ class RecordedError(PieError):
 
 
 @dataclass(eq=False)
-class NothingProposed(PieError):
+class NothingProposedError(PieError):
     """A run without a node: nothing at all followed the root."""
 
     code: ClassVar[str] = "nothing_proposed"

@@ -64,6 +64,10 @@ class Journal:
         last = self._recorded[-1] if self._recorded else None
         self._stamper = Stamper() if last is None else Stamper(last.seq, last.t_ns)
 
+    def record(self, writer: TraceWriter) -> None:
+        """Write to ``writer`` from here on."""
+        self._writer = writer
+
     def tell(self, event: Event) -> Event:
         """Let an event happen; return it as it is in the trace.
 
@@ -96,6 +100,9 @@ class Journal:
                 f"event {recorded.seq} is {recorded.event} of {recorded.node}, where this run tells {told.event} of "
                 f"{told.node}: the trace was made by another task, model or version"
             )
+            # Not a word more goes into a trace that is not this run's.
+            self._recorded.clear()
+            self._writer = None
             raise TraceError(self._path, recorded.seq + 1, reason)
         if isinstance(recorded, Scored):
             self._scores[recorded.node].popleft()
@@ -108,7 +115,9 @@ class Journal:
         """Whether recorded events are left; circumstances in front of them are shown and dropped."""
         with self.lock:
             while self._recorded and is_circumstance(self._recorded[0]):
-                self._enter(self._recorded.popleft())
+                event = self._recorded.popleft()
+                if not isinstance(event, Paused | Resumed | Stepped | TextAdded):
+                    self._enter(event)
             return bool(self._recorded)
 
     def upcoming(self) -> Event | None:

@@ -21,7 +21,6 @@ from pie_mlx.search.scoring.p_true import p_true_scorer
 from pie_mlx.search.scoring.rating import RatingScorer
 from pie_mlx.search.scoring.vote import VoteScorer
 from pie_mlx.search.spending import count_tokens
-from pie_mlx.search.workspace import lineage
 
 _R = TypeVar("_R", LabelReading, TextReading)
 
@@ -126,8 +125,8 @@ class EngineJudge(Judge):
     ) -> Completion | PieError:
         """Judge again what pressure ended, with every other context closed."""
         core = self._core
-        core.workspace.close_all_but(lineage(node))
         core.notice_once("low residency: contexts are closed between thoughts and computed again when wanted")
+        core.workspace.close_all_but(())
         return self._outcome(self._start(node, tokens, submit, at))
 
     def _count(self, node: NodeId, num_tokens: int, outcome: Completion | PieError) -> None:
@@ -166,7 +165,7 @@ def _checker(core: SearchCore) -> Scorer:
     """The exact checker's value of a finished node."""
 
     def value(subject: Subject) -> float | None:
-        check = core.rules[subject.node].check
+        check = core.rules[subject.node].check if core.rules.steers_by_check else None
         return None if check is None else check.value
 
     return CheckerScorer(value)

@@ -150,9 +150,7 @@ class TokenCounts:
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
         """Add two counts."""
-        return TokenCounts(
-            self.prompt + other.prompt, self.cached + other.cached, self.completion + other.completion
-        )
+        return TokenCounts(self.prompt + other.prompt, self.cached + other.cached, self.completion + other.completion)
 
 
 @dataclass(frozen=True, slots=True)

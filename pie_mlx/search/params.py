@@ -18,7 +18,7 @@ ScorerName: TypeAlias = Literal[
 ]
 ProposeMode: TypeAlias = Literal["model", "legal"]
 
-Json: TypeAlias = "str | int | float | bool | None | list[Json] | dict[str, Json]"
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 _SEED_MAX = (1 << 64) - 1
 

@@ -17,7 +17,7 @@ class Spending:
     params: SearchParams
     nodes: int = 0
     """Nodes below the root."""
-    tokens: TokenCounts = TokenCounts()
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     """Of all requests; a branch counts the tokens it brings itself, whatever the pool had to recompute."""
     calls: int = 0
     expansions_without_gain: int = 0

@@ -35,7 +35,9 @@ _EXPAND_AGAIN = re.compile(r"expand again: breadth (\d+), seed (\d+)")
 class RunEndedError(Exception):
     """The run ends here: passes from wherever it was working to the one place that finishes it."""
 
-    def __init__(self, reason: FinishReason, *, why: str = "", node: NodeId | None = None, error: PieError | None = None):
+    def __init__(
+        self, reason: FinishReason, *, why: str = "", node: NodeId | None = None, error: PieError | None = None
+    ) -> None:
         """End with ``reason``; ``node`` is an answer that the user accepted."""
         super().__init__(why or str(reason))
         self.reason = reason
@@ -70,6 +72,8 @@ class Command:
 
     name: str
     carry_out: Callable[[], None]
+    is_long: bool = False
+    """Whether it writes thoughts itself, and must wait until an action is over."""
 
 
 class Steering:
@@ -124,10 +128,12 @@ class Steering:
         """Who cancelled; None where nobody has."""
         return self._cancelled
 
-    def take(self) -> Command | None:
-        """Return the oldest wish, None where there is none."""
+    def take(self, *, long_too: bool) -> Command | None:
+        """Return the oldest wish, None where there is none; wishes are kept in order, so a long one blocks."""
         with self._changed:
-            return self._commands.popleft() if self._commands else None
+            if not self._commands or (self._commands[0].is_long and not long_too):
+                return None
+            return self._commands.popleft()
 
     def take_step(self) -> bool:
         """Whether one action may pass with the brake on; it is then used up."""

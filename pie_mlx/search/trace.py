@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from pie_mlx.errors import Fact, UsageError
-from pie_mlx.search.errors import TraceError, NewerTraceError, TreeError
+from pie_mlx.search.errors import NewerTraceError, TraceError, TreeError
 from pie_mlx.search.replay import apply, replay
 from pie_mlx.search.trace_events import (
     EVENTS,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pie_mlx.engine import Context, Engine
 from pie_mlx.engine.context import ContextPages
 from pie_mlx.search.dialogue import Dialogue
-from pie_mlx.search.node import ROOT, NodeId, id_path, parent_id
+from pie_mlx.search.node import NodeId, id_path
 from pie_mlx.search.rules import Rules
 
 
@@ -117,8 +117,8 @@ class Workspace:
 
     def close_all_but(self, kept: Collection[NodeId]) -> int:
         """Close every idle context outside ``kept``: they are computed again when next wanted."""
-        stays = set(kept) | {ROOT}
-        return self.close([node for node in list(self._open) if node not in stays])
+        with self._lock:
+            return self.close([node for node in list(self._open) if node not in kept])
 
     def close_all(self) -> None:
         """Close everything: the run is over."""
@@ -134,14 +134,6 @@ class Workspace:
         """How many contexts are open."""
         with self._lock:
             return len(self._open) + len(self._forks)
-
-
-def lineage(node: NodeId) -> list[NodeId]:
-    """Return a node and its ancestors."""
-    found = [node]
-    while (above := parent_id(found[-1])) is not None:
-        found.append(above)
-    return found
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pie_mlx.engine import Completion, Context, Request
 from pie_mlx.errors import PieError
@@ -32,7 +32,7 @@ class Written:
     text: str = ""
     reasoning: str = ""
     finish: str = "stop"
-    tokens: TokenCounts = TokenCounts()
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     logprobs: tuple[float, ...] = ()
     error: PieError | None = None
 
@@ -89,7 +89,8 @@ class Pen:
     def _after_reasoning(self, writing: Writing, first: Completion, wait: Wait) -> Written:
         """Close the think block, whether or not the model did, and let the thought be written."""
         markers = self._dialogue.think_markers
-        assert markers is not None and writing.lead is not None
+        assert markers is not None, "only a thinking model gets here"
+        assert writing.lead is not None, "the lead waits while the model reasons"
         kept = len(first.tokens)
         closing = self._dialogue.marker(markers[1])
         # A stop string's own tokens stand at the end of the context: the marker replaces them.

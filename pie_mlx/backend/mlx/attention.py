@@ -60,9 +60,7 @@ def attend(
     for start in range(0, rows, step):
         part = mask if mask.shape[-2] == 1 else mask[..., start : start + step, :]
         chunk = queries[:, :, start : start + step]
-        parts.append(
-            mx.fast.scaled_dot_product_attention(chunk, keys, values, scale=scale, mask=part, sinks=sinks)
-        )
+        parts.append(mx.fast.scaled_dot_product_attention(chunk, keys, values, scale=scale, mask=part, sinks=sinks))
     return mx.concatenate(parts, axis=2)
 
 

@@ -111,6 +111,11 @@ class MlxBackend:
         return self._facts
 
     @property
+    def module(self) -> nn.Module:
+        """The model as mlx-lm made it: what tests and the bench compare with, on the engine's thread."""
+        return self._forward.module
+
+    @property
     def form(self) -> Form:
         """How the model is given its K/V."""
         return self._forward.form

@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
 
 from pie_mlx.backend.mlx.arena import Arena, Writes
 from pie_mlx.backend.mlx.attention import Mask, attend, causal_mask, device_mask, to_fold
@@ -58,7 +59,7 @@ class ForwardPass:
         self.is_sequence = len(plan.segments) == 1
         self._writes = Writes(plan.write_slots)
         self._calls: dict[int | None, tuple[Call, ...]] = {}
-        self._indices: dict[tuple[int | None, int], mx.array] = {}
+        self._indices: dict[tuple[int | None, int, int], mx.array] = {}
         self._masks: dict[tuple[int | None, int, mx.Dtype], Mask] = {}
         self.health: mx.array = mx.zeros(plan.num_rows)
         """One number a row, not finite if the row went wrong in any layer that writes K/V."""
@@ -96,16 +97,19 @@ class ForwardPass:
         keys, values = self.arena.read(layer)
         if call.slots is None:
             return keys[None, :, call.lo : call.hi], values[None, :, call.lo : call.hi]
-        index = self._index(window, at)
-        return _gathered(keys, index, call), _gathered(values, index, call)
+        return self._gather(keys, window, at), self._gather(values, window, at)
 
-    def _index(self, window: int | None, at: int) -> mx.array:
-        """Return the slots of a gather as one device array."""
-        if (window, at) not in self._indices:
+    def _gather(self, array: mx.array, window: int | None, at: int) -> mx.array:
+        """Gather the keys of call ``at`` as contiguous ``[batch, heads, keys, dim]``: rows of a flat array are fast."""
+        heads, num_slots, width = array.shape
+        key = (window, at, heads)
+        if key not in self._indices:
             slots = self.calls(window)[at].slots
             assert slots is not None, "only gathers have an index"
-            self._indices[window, at] = mx.array(slots.reshape(-1))
-        return self._indices[window, at]
+            by_segment = slots if slots.ndim > 1 else slots[None]
+            first = np.arange(heads, dtype=np.int32) * num_slots
+            self._indices[key] = mx.array(by_segment[:, None] + first[None, :, None])
+        return array.reshape(heads * num_slots, width)[self._indices[key]]
 
     def mask_of_call(self, window: int | None, at: int, dtype: mx.Dtype) -> Mask:
         """Return the mask of call ``at`` for our own attention."""
@@ -150,20 +154,9 @@ class ForwardPass:
             mask = self.mask_of_call(window, at, queries.dtype)
             rows = queries if len(calls) == 1 else queries[call.start : call.stop]
             turned = not self.is_sequence and call.kind is not Kind.PADDED
-            mixed = attend(
-                to_fold(rows) if turned else rows, kv, mask, scale=scale, sinks=sinks, folded=self.folded
-            )
+            mixed = attend(to_fold(rows) if turned else rows, kv, mask, scale=scale, sinks=sinks, folded=self.folded)
             parts.append(to_fold(mixed) if turned else mixed)
         return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
-
-
-def _gathered(array: mx.array, index: mx.array, call: Call) -> mx.array:
-    """Gather slots of ``[heads, slots, dim]`` as ``[batch, heads, keys, dim]``."""
-    picked = mx.take(array, index, axis=1)
-    if call.kind is not Kind.PADDED:
-        return picked[None]
-    heads, _, width = picked.shape
-    return picked.reshape(heads, call.stop - call.start, call.span, width).transpose(1, 0, 2, 3)
 
 
 class ArenaCache:
@@ -247,7 +240,5 @@ def attend_step(args: AttentionArgs, cache: object) -> mx.array | None:
         return None
     turned = to_fold(mask if mask.ndim == _MASK_AXES else mask[:, :, 0])
     queries = to_fold(args.queries)
-    mixed = mx.fast.scaled_dot_product_attention(
-        queries, keys, values, scale=args.scale, mask=turned, sinks=args.sinks
-    )
+    mixed = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=args.scale, mask=turned, sinks=args.sinks)
     return to_fold(mixed)

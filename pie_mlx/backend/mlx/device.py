@@ -11,7 +11,7 @@ from pie_mlx.backend.mlx.planner import CostModel
 from pie_mlx.platform import memory
 
 _CACHE_FRACTION = 1 / 16
-_RATES = {"cpu": (6e9, 2.5e10, 6e-5), "metal": (1.5e11, 2e12, 1.2e-5), "cuda": (5e11, 1e13, 1.2e-5)}
+_RATES = {"cpu": (1e10, 1.5e10, 6e-5), "metal": (1.5e11, 2e12, 1.2e-5), "cuda": (5e11, 1e13, 1.2e-5)}
 """Bytes a second, operations a second, seconds an attention call: orders of magnitude that guide the planner."""
 
 

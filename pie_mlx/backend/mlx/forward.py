@@ -193,7 +193,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, windows: Sequence[int | None], *, folded: bool) -> None:
         """Prepare ``module``, whose caches keep ``windows``."""
-        self._module = module
+        self.module = module
         self._windows = tuple(windows)
         self._swap = AttentionSwap(module)
         self._tap = RowTap(module)
@@ -210,7 +210,7 @@ class Forward:
         wanted = rows if len(rows) else np.zeros(1, dtype=np.int32)
         try:
             with self._swap:
-                logits = self._tap.logits(lambda: self._module(running.tokens, cache=caches), wanted)
+                logits = self._tap.logits(lambda: self.module(running.tokens, cache=caches), wanted)
             arena.commit()
         finally:
             arena.discard()

@@ -94,9 +94,7 @@ def _sequences(vocab_size: int) -> list[list[int]]:
     return made
 
 
-def _logits(
-    forward: Forward, arena: Arena, settings: PlanSettings, sequences: Sequence[Sequence[int]]
-) -> FloatArray:
+def _logits(forward: Forward, arena: Arena, settings: PlanSettings, sequences: Sequence[Sequence[int]]) -> FloatArray:
     """Prefill each sequence but its last tokens, then run those of all in one pass (one by one if SINGLE)."""
     ready = _SHARED
     _run(forward, arena, settings, [_segment(sequences, 0, 0, _LENGTHS[0] - _LAST[0])])

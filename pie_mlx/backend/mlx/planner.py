@@ -168,9 +168,7 @@ def plan_step(segments: Sequence[Segment], settings: PlanSettings) -> StepPlan:
         places=order,
         starts=(0, *np.cumsum(lengths).tolist()),
         tokens=np.concatenate([segment.tokens for segment in chosen]).astype(np.int32, copy=False),
-        positions=np.concatenate(
-            [np.arange(s.position, s.position + len(s.tokens), dtype=np.int32) for s in chosen]
-        ),
+        positions=np.concatenate([np.arange(s.position, s.position + len(s.tokens), dtype=np.int32) for s in chosen]),
         write_slots=np.concatenate([segment.write_slots for segment in chosen]).astype(np.int32, copy=False),
         groups=tuple(replace(group, members=tuple(placed[i] for i in group.members)) for group in groups),
         grouping=grouping,

@@ -166,9 +166,7 @@ def _sort_keys(values: FloatArray, ids: IndexArray) -> npt.NDArray[np.uint64]:
     return (descending.astype(np.uint64) << np.uint64(32)) | ids.astype(np.uint64)
 
 
-def _kept(
-    order: _Order, norm: Float64Array, rows: _Rows, margin: float
-) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
+def _kept(order: _Order, norm: Float64Array, rows: _Rows, margin: float) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
     """Return how many candidates each row's filters keep, and whether that is certain."""
     complete = bool(np.isinf(margin))
     mass = np.cumsum(np.exp(order.logits - norm[:, None]), axis=1)

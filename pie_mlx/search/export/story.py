@@ -151,11 +151,6 @@ def _weight(story: Story, node: NodeId) -> int:
     return sum(1 for _ in story.tree.walk(node))
 
 
-def root_text(story: Story) -> str:
-    """Return what stands at the root: its text, or the question."""
-    return story.tree[ROOT].text or story.question if len(story.tree) else story.question
-
-
 def label_of(story: Story, node: Node) -> str:
-    """Return a node's text, the question at the root."""
-    return root_text(story) if node.id == ROOT else node.text
+    """Return a node's text; at the root, the question where there is one."""
+    return story.question or node.text if node.id == ROOT else node.text

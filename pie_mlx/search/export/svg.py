@@ -14,10 +14,12 @@ _MAX_CHARS = 34
 
 _STYLE = """\
 .bg{fill:#fbfaf8}.card{fill:#fff;stroke:#c9c5bd}.txt{fill:#23211d}.dim{fill:#716d65}.edge{stroke:#c9c5bd;fill:none}
-.bar{fill:#0f766e}.track{fill:#e8e5df}.best .card{stroke:#0f766e;stroke-width:2}.edge.best{stroke:#0f766e;stroke-width:2.5}
+.bar{fill:#0f766e}.track{fill:#e8e5df}.best .card{stroke:#0f766e;stroke-width:2}
+.edge.best{stroke:#0f766e;stroke-width:2.5}
 .off .card{stroke-dasharray:4 3}.off .txt{fill:#8b877f}.off .bar{fill:#a8a49b}.bad .card{stroke:#b3422f}
-@media (prefers-color-scheme: dark){.bg{fill:#161513}.card{fill:#201f1c;stroke:#45423c}.txt{fill:#ece9e2}.dim{fill:#a19c92}
-.edge{stroke:#45423c}.bar{fill:#2dd4bf}.track{fill:#37342f}.best .card{stroke:#2dd4bf}.edge.best{stroke:#2dd4bf}
+@media (prefers-color-scheme: dark){.bg{fill:#161513}.card{fill:#201f1c;stroke:#45423c}.txt{fill:#ece9e2}
+.dim{fill:#a19c92}.edge{stroke:#45423c}.bar{fill:#2dd4bf}.track{fill:#37342f}
+.best .card{stroke:#2dd4bf}.edge.best{stroke:#2dd4bf}
 .off .txt{fill:#857f75}.off .bar{fill:#6b665d}.bad .card{stroke:#f08a76}}
 text{font-family:ui-sans-serif,system-ui,sans-serif}"""
 
@@ -51,8 +53,8 @@ def to_svg(story: Story) -> str:
     width = int(2 * _MARGIN + columns * (_CARD_W + _GAP_X) - _GAP_X)
     height = int(_HEAD + _MARGIN + rows * (_CARD_H + _GAP_Y))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img"><title>{_text(story.question, 200)}</title>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<title>{_text(story.question, 200)}</title>",
         f"<style>{_STYLE}</style>",
         f'<rect class="bg" width="{width}" height="{height}"/>',
         f'<text class="txt" x="{_MARGIN}" y="34" font-size="17" font-weight="600">{_text(story.question, 90)}</text>',
@@ -115,4 +117,3 @@ def _card(story: Story, node: Node, corner: tuple[float, float], hidden: int) ->
 def _text(text: str, limit: int) -> str:
     """Escape a text for XML; what XML cannot hold is shown as a dot."""
     return escape(one_line(text, limit))
-

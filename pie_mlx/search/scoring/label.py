@@ -42,6 +42,17 @@ def label_tokens(encoder: Encoder, tail: str, labels: Sequence[str]) -> LabelTok
     """
     if len(set(labels)) < 2 or len(set(labels)) != len(labels) or not all(labels):
         raise InvalidParameter("labels", list(labels), "at least two different words")
+    try:
+        return _part(encoder, tail, labels)
+    except InvalidParameter:
+        # Some tokenizers write the blank before a word as a token of its own: it then belongs to the tail.
+        if not all(label.startswith(" ") and label.strip() for label in labels):
+            raise
+        return _part(encoder, tail + " ", [label.lstrip() for label in labels])
+
+
+def _part(encoder: Encoder, tail: str, labels: Sequence[str]) -> LabelTokens:
+    """Find where the labels part behind ``tail``; raises as :func:`label_tokens`."""
     bare = encoder.encode(tail)
     joined = [encoder.encode(tail + label) for label in labels]
     shared = _common_prefix([bare, *joined])

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from pie_mlx.search.node import Node, NodeId, rank_key
-from pie_mlx.search.strategies.base import Ask, Evaluate, Expand, Plan, Select, Strategy, View, children, expandable, ids
+from pie_mlx.search.strategies.base import (
+    Ask,
+    Evaluate,
+    Expand,
+    Plan,
+    Select,
+    Strategy,
+    View,
+    children,
+    expandable,
+    ids,
+)
 
 
 class BestFirst(Strategy):

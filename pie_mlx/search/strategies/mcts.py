@@ -39,6 +39,8 @@ class _Statistics:
     """Visits by node, for the life of one plan."""
 
     by_node: dict[NodeId, _Visits] = field(default_factory=dict)
+    expanded: set[NodeId] = field(default_factory=set)
+    """Nodes with all their children: one that a roll-out only passed through has just one."""
     exhausted: set[NodeId] = field(default_factory=set)
     """Nodes below which nothing is left to find."""
 
@@ -64,9 +66,12 @@ class Mcts(Strategy):
             yield from self._descend(view, statistics, path)
 
     def _select(self, view: View, statistics: _Statistics) -> list[NodeId]:
-        """Walk down level by level to a node that has no usable child yet."""
+        """Walk down level by level to a node that was not expanded yet, or is finished."""
         path = [ROOT]
-        while below := [n for n in children(view, [path[-1]]) if n.id not in statistics.exhausted]:
+        while path[-1] in statistics.expanded:
+            below = [n for n in children(view, [path[-1]]) if n.id not in statistics.exhausted]
+            if not below:
+                break
             path.append(min(below, key=lambda n: self._order(view, statistics, n, path[-1])).id)
         return path
 
@@ -82,10 +87,10 @@ class Mcts(Strategy):
     def _descend(self, view: View, statistics: _Statistics, path: list[NodeId]) -> Plan:
         """Expand the leaf, roll one child out to the end, and back the value up."""
         leaf = view.tree[path[-1]]
-        if expandable(view, leaf):
-            yield Expand((Ask(leaf.id, view.params.breadth),))
-            fresh = children(view, [leaf.id])
-            yield Evaluate(ids(fresh))
+        if expandable(view, leaf) and leaf.id not in statistics.expanded:
+            yield Expand((Ask(leaf.id, max(view.params.breadth - len(children(view, [leaf.id])), 1)),))
+            statistics.expanded.add(leaf.id)
+            yield Evaluate(ids(children(view, [leaf.id])))
             fresh = sorted(children(view, [leaf.id]), key=rank_key)
             if fresh:
                 path = [*path, fresh[0].id]
@@ -120,6 +125,6 @@ class Mcts(Strategy):
         """Mark, from the bottom up, every node of the path that has nothing left below it."""
         for node in reversed(path):
             below = children(view, [node])
-            grown = not expandable(view, view.tree[node]) or bool(below)
-            if grown and all(child.id in statistics.exhausted for child in below):
+            is_grown = node in statistics.expanded or not expandable(view, view.tree[node])
+            if is_grown and all(child.id in statistics.exhausted for child in below):
                 statistics.exhausted.add(node)

@@ -95,7 +95,8 @@ def list_moves(values: Sequence[Fraction]) -> list[Move]:
 def move_text(move: Move) -> str:
     """Write a move as a thought."""
     left, sign, right, result = move
-    return f"{show(left)} {sign} {show(right)} = {show(result)}"
+    second = f"({show(right)})" if right < 0 else show(right)
+    return f"{show(left)} {sign} {second} = {show(result)}"
 
 
 def read_move(terms: Sequence[Term], text: str) -> tuple[Term, ...] | Rejected:

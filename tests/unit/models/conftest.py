@@ -239,6 +239,7 @@ def gguf_tensors(*, kind: int = 0, vocab: int = 400) -> dict[str, tuple[Array, i
 class Makers:
     """The functions above, for tests that need a variation of their own."""
 
+    llama_config: Json
     train_bpe: Callable[..., Json] = train_bpe
     gguf_tensors: Callable[..., dict[str, tuple[Array, int]]] = gguf_tensors
     permute: Callable[[Array, int], Array] = permute
@@ -247,7 +248,7 @@ class Makers:
 @pytest.fixture(scope="session")
 def makers() -> Makers:
     """Return the functions that make tiny models."""
-    return Makers()
+    return Makers(dict(LLAMA_CONFIG))
 
 
 MakeGGUF = Callable[..., Path]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pie_mlx.errors import ModelCorrupt, ModelError, TokenizerMissing, UnsupportedModel
 from pie_mlx.models.gguf import convert_gguf
 from pie_mlx.models.gguf_header import read_header
+from pie_mlx.models.gguf_rope import llama3_factors
 from pie_mlx.models.gguf_tokenizer import WORD_RULES
 from pie_mlx.models.load import load_model
 from pie_mlx.models.tokenizer import Tokenizer
@@ -37,10 +38,11 @@ def test_folder_is_complete_and_nothing_else_is_left(make_gguf: MakeGGUF, tmp_pa
     assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
+@pytest.mark.parametrize("factor", [None, 8.0])
 def test_logits_equal_the_unpermuted_model(
-    bpe: dict[str, Any], make_gguf: MakeGGUF, tmp_path: Path, llama_config: dict[str, Any], makers: Any
+    bpe: dict[str, Any], make_gguf: MakeGGUF, tmp_path: Path, makers: Any, factor: float | None
 ) -> None:
-    """Permuted q/k with traditional rotary pairs compute what the original order computes."""
+    """Permuted q/k with traditional rotary pairs compute what the original order computes, scaled or not."""
     import mlx.core as mx
     from mlx_lm.models.llama import Model, ModelArgs
 
@@ -49,34 +51,64 @@ def test_logits_equal_the_unpermuted_model(
     stored = {
         name: (
             makers.permute(array, 4 if "attn_q" in name else 2) if "attn_q" in name or "attn_k" in name else array,
-            kind,
+            0,
         )
-        for name, (array, kind) in plain.items()
+        for name, (array, _) in plain.items()
     }
-    loaded = load_model(convert_gguf(make_gguf(tensors=stored), tmp_path / "out"), dequantize=True)
-    reference = Model(ModelArgs.from_dict({**llama_config, "vocab_size": vocab}))
-    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj"}
-    names |= {"attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-    names |= {part: f"mlp.{part[4:]}_proj" for part in ("ffn_gate", "ffn_up", "ffn_down")}
-    weights = [("model.embed_tokens.weight", "token_embd.weight"), ("model.norm.weight", "output_norm.weight")]
-    weights += [
-        (f"model.layers.{i}.{new}.weight", f"blk.{i}.{old}.weight") for i in range(2) for old, new in names.items()
-    ]
+    scaling = None
+    if factor is not None:
+        factors = llama3_factors(head_dim=16, base=500_000.0, factor=factor)
+        stored["rope_freqs.weight"] = (np.array(factors, np.float32), 0)
+        scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        scaling["original_max_position_embeddings"] = 8192
+    path = make_gguf(tensors=stored, llama__rope__freq_base=500_000.0)
+    loaded = load_model(convert_gguf(path, tmp_path / "out"), dequantize=True)
+    assert loaded.config.get("rope_scaling") == scaling
+    changes = {"vocab_size": vocab, "rope_theta": 500_000.0, "rope_scaling": scaling}
+    reference = Model(ModelArgs.from_dict({**makers.llama_config, **changes}))
     reference.load_weights(
-        [(new, mx.array(plain[old][0].astype(np.float16).astype(np.float32))) for new, old in weights]
+        [
+            (_reference_name(name), mx.array(array.astype(np.float16).astype(np.float32)))
+            for name, (array, _) in plain.items()
+        ]
     )
-    ids = mx.array([[5, 9, 100, 33, 7, 250]])
+    ids = mx.array([[5, 9, 100, 33, 7, 250] * 10])
     ours, theirs = np.array(loaded.module(ids)), np.array(reference(ids))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "bits", "tolerance"), [(2, 4, 0.05), (3, 4, 0.03), (8, 8, 0.003)])
+def _reference_name(name: str) -> str:
+    """Return mlx-lm's name of a GGUF tensor, by a table of this test's own."""
+    outer = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+    if name in outer:
+        return outer[name]
+    inner = {
+        "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+        "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    }  # fmt: skip
+    _, layer, part, _ = name.split(".")
+    return f"model.layers.{layer}.{inner[part]}.weight"
+
+
+def test_unknown_rotary_factors_are_refused(
+    bpe: dict[str, Any], make_gguf: MakeGGUF, tmp_path: Path, makers: Any
+) -> None:
+    """Factors that no known recipe gives are not guessed at."""
+    tensors = makers.gguf_tensors(vocab=len(bpe["model"]["vocab"]))
+    tensors["rope_freqs.weight"] = (np.linspace(1, 3, 8, dtype=np.float32), 0)
+    with pytest.raises(UnsupportedModel, match="recipe"):
+        convert_gguf(make_gguf(tensors=tensors), tmp_path / "out")
+
+
+@pytest.mark.parametrize("stored", [(2, 4, 0.05), (3, 4, 0.03), (8, 8, 0.003)])
 def test_quantized_weights_stay_quantized(
-    make_gguf: MakeGGUF, tmp_path: Path, makers: Any, kind: int, bits: int, tolerance: float
+    make_gguf: MakeGGUF, tmp_path: Path, makers: Any, stored: tuple[int, int, float]
 ) -> None:
     """Q4_0, Q4_1 and Q8_0 become MLX's affine triples of the same width, with the same values."""
     import mlx.core as mx
 
+    kind, bits, tolerance = stored
     folder = convert_gguf(make_gguf(kind=kind), tmp_path / "out")
     config = json.loads((folder / "config.json").read_text())
     assert config["quantization"] == {"group_size": 32, "bits": bits}
@@ -96,7 +128,6 @@ def test_layers_of_another_width_are_named(
     make_gguf: MakeGGUF, bpe: dict[str, Any], tmp_path: Path, makers: Any
 ) -> None:
     """A file that mixes widths says so for each layer that differs from the usual one."""
-
     tensors = makers.gguf_tensors(kind=3, vocab=len(bpe["model"]["vocab"]))
     tensors["token_embd.weight"] = (tensors["token_embd.weight"][0], 8)
     folder = convert_gguf(make_gguf(tensors=tensors), tmp_path / "out")
@@ -235,13 +266,15 @@ def test_unread_quantization_names_tensor_and_kind(make_gguf: MakeGGUF) -> None:
     content = path.read_bytes()
     at = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
     path.write_bytes(content[:at] + struct.pack("<I", 12) + content[at + 4 :])
-    with pytest.raises(UnsupportedModel, match="'blk.0.attn_q.weight' is stored as Q4_K; F32, F16, Q4_0, Q4_1, Q8_0"):
+    with pytest.raises(
+        UnsupportedModel, match=r"'blk\.0\.attn_q.weight' is stored as Q4_K; F32, F16, Q4_0, Q4_1, Q8_0"
+    ):
         read_header(path)
 
 
 def test_missing_tensor_is_named(make_gguf: MakeGGUF, tmp_path: Path) -> None:
     """A file without one of the model's tensors is refused by that tensor's name."""
-    with pytest.raises(ModelCorrupt, match="blk.1.ffn_up.weight"):
+    with pytest.raises(ModelCorrupt, match=r"blk\.1\.ffn_up\.weight"):
         convert_gguf(make_gguf(drop="blk.1.ffn_up.weight"), tmp_path / "out")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from mlx import nn
-from mlx_lm.models import gemma2, gemma3_text, gpt_oss, llama, qwen2, qwen3
+from mlx_lm.models import deepseek_v3, gemma2, gemma3_text, gpt_oss, llama, qwen2, qwen3
 
 from pie_mlx.backend.base import Segment, Want, WantNothing
 from pie_mlx.backend.mlx.backend import BackendOptions, MlxBackend, ModelIdentity
@@ -44,7 +44,8 @@ def _qwen2() -> nn.Module:
 
 
 def _qwen3() -> nn.Module:
-    more = {"max_position_embeddings": 512, "rope_theta": 1e4, "head_dim": 16, "tie_word_embeddings": False}
+    more: dict[str, Any] = {"max_position_embeddings": 512, "rope_theta": 1e4, "head_dim": 16}
+    more["tie_word_embeddings"] = False
     return qwen3.Model(qwen3.ModelArgs(model_type="qwen3", **_SIZES, **more))
 
 
@@ -53,7 +54,7 @@ def _gemma2() -> nn.Module:
 
 
 def _gemma3() -> nn.Module:
-    more = {"head_dim": 16, "sliding_window": 5, "sliding_window_pattern": 2}
+    more: dict[str, Any] = {"head_dim": 16, "sliding_window": 5, "sliding_window_pattern": 2}
     return gemma3_text.Model(gemma3_text.ModelArgs(model_type="gemma3_text", **_SIZES, **more))
 
 
@@ -65,6 +66,13 @@ def _gpt_oss() -> nn.Module:
     return model
 
 
+def _deepseek() -> nn.Module:
+    heads = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    more: dict[str, Any] = {**heads, **experts, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+    return deepseek_v3.Model(deepseek_v3.ModelArgs(model_type="deepseek_v3", **_SIZES, **more))
+
+
 KINDS: dict[str, Callable[[], nn.Module]] = {
     "llama": _llama,
     "llama-sliding": _llama_sliding,
@@ -73,6 +81,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gpt-oss": _gpt_oss,
+    "deepseek": _deepseek,
 }
 
 
@@ -84,7 +93,9 @@ def _make(kind: str) -> nn.Module:
     return module
 
 
-_MADE: dict[str, nn.Module] = {}
+# Loading probes shapes and checks parity: once for each model and option, each test gets an arena of its own.
+_MODULES: dict[str, nn.Module] = {}
+_BACKENDS: dict[tuple[str, BackendOptions | None], MlxBackend] = {}
 
 
 @dataclass
@@ -129,24 +140,23 @@ MakeDriver = Callable[..., Driver]
 
 
 @pytest.fixture
-def make_driver() -> Iterator[MakeDriver]:
-    """Return a function that loads a tiny model, with forced options and slots in order or shuffled."""
-    made: list[MlxBackend] = []
+def make_driver() -> MakeDriver:
+    """Return a function that gives a tiny model an empty arena, with forced options and slots in order or shuffled."""
 
     def make(kind: str = "llama", options: BackendOptions | None = None, *, shuffled: bool = False) -> Driver:
-        if kind not in _MADE:
-            _MADE[kind] = _make(kind)
-        backend = MlxBackend(_MADE[kind], ModelIdentity(kind, f"tiny-{kind}", 512, frozenset({0})), options)
+        if kind not in _MODULES:
+            _MODULES[kind] = _make(kind)
+        if (kind, options) not in _BACKENDS:
+            identity = ModelIdentity(kind, f"tiny-{kind}", 512, frozenset({0}))
+            _BACKENDS[kind, options] = MlxBackend(_MODULES[kind], identity, options)
+        backend = _BACKENDS[kind, options]
         backend.allocate(30, 16)
-        made.append(backend)
         slots = np.arange(16, 31 * 16)
         if shuffled:
             np.random.default_rng(3).shuffle(slots)
-        return Driver(_MADE[kind], backend, slots.tolist())
+        return Driver(_MODULES[kind], backend, slots.tolist())
 
-    yield make
-    for backend in made:
-        backend.close()
+    return make
 
 
 @pytest.fixture

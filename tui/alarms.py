@@ -1,0 +1,78 @@
+"""Alarms as the screens show them: one note each, whoever raised it, with its report in words and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pie_mlx.errors import Fact
+from pie_mlx.events import Alarm
+from pie_mlx.ids import RequestId
+from pie_mlx.search.trace_events import AlarmRaised
+from pie_mlx.tui.text import one_line
+
+_EXPLAINED = {
+    "impossible": "the ask is larger than the pool could ever give",
+    "hog": "one context holds most of the pool and asks for more than can ever be free",
+    "deadlock": "requests wait for each other in a circle",
+    "starved": "someone waits for pages, and nobody who holds them can give any back",
+    "leak": "a page is held although nobody views it: a fault of pie-mlx",
+    "device": "the device has not come back from a step",
+    "stalled": "work is there, but nothing moves, and pages are not the cause",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmNote:
+    """One alarm: ``level`` is ``warning`` or ``failure``."""
+
+    level: str
+    kind: str
+    words: str
+    request: RequestId | None = None
+    report: Mapping[str, Fact] = field(default_factory=dict)
+
+    @property
+    def explained(self) -> str:
+        """What an alarm of this kind means."""
+        return _EXPLAINED.get(self.kind, "the run's own planning raised it")
+
+
+def note_of(event: Alarm | AlarmRaised) -> AlarmNote:
+    """Return the note of an event of the engine's watchdog, or of a trace."""
+    if isinstance(event, Alarm):
+        return AlarmNote(event.level, event.kind, one_line(event.message, 600), event.request, event.report)
+    return AlarmNote("warning", event.kind, one_line(event.message, 600))
+
+
+def report_lines(note: AlarmNote) -> Iterator[tuple[str, str]]:
+    """Yield the report as names and words: what happened, who waits, who holds, the cause, what was tried, what helps."""
+    yield "what", note.words
+    yield "means", note.explained
+    error = note.report.get("error")
+    if not isinstance(error, Mapping):
+        return
+    detail = error.get("detail")
+    facts = detail if isinstance(detail, Mapping) else {}
+    if facts.get("waiter"):
+        yield "waits", f"{facts['waiter']} for {facts.get('need_pages')} pages"
+    if "free_pages" in facts:
+        yield "pool", f"{facts['free_pages']} pages free of {facts.get('total_pages')}"
+    holders = facts.get("holders")
+    for holder in holders if isinstance(holders, list) else []:
+        if isinstance(holder, Mapping):
+            yield "holds", _holder(holder)
+    if facts.get("cause"):
+        yield "cause", one_line(str(facts["cause"]))
+    tried = facts.get("tried")
+    for action in tried if isinstance(tried, list) else []:
+        yield "tried", one_line(str(action))
+    if error.get("hint"):
+        yield "helps", one_line(str(error["hint"]))
+
+
+def _holder(holder: Mapping[str, Fact]) -> str:
+    """Say what one holder has."""
+    idle = holder.get("idle_s")
+    since = f", idle {idle:.1f} s" if isinstance(idle, int | float) else ""
+    return f"{one_line(str(holder.get('name')))}: {holder.get('pages')} pages, {holder.get('shared_pages')} shared{since}"

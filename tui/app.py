@@ -1,0 +1,222 @@
+"""The workbench: joins sources, bridge and screens; knows nothing of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from collections.abc import Iterable
+
+from pie_mlx.errors import PieError
+from pie_mlx.events import Alarm
+from pie_mlx.search.trace_events import AlarmRaised
+from pie_mlx.tui.alarms import AlarmNote, note_of
+from pie_mlx.tui.bridge import Arrived, Batch, Bridge, describe
+from pie_mlx.tui.desk import Desk, Sources
+from pie_mlx.tui.inks import PALETTES, themes
+from pie_mlx.tui.screens.chat import ChatScreen
+from pie_mlx.tui.screens.dialogs import Confirm
+from pie_mlx.tui.screens.engine import EngineScreen
+from pie_mlx.tui.screens.help import HelpScreen
+from pie_mlx.tui.screens.page import Page
+from pie_mlx.tui.screens.report import ReportScreen
+from pie_mlx.tui.screens.tree import TreeScreen
+from pie_mlx.tui.tailing import start_reading
+
+SCREENS = ("chat", "tree", "engine")
+
+
+class Workbench(App[None]):
+    """Three screens over one desk."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "pie-mlx"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f2", "go('chat')", "chat", show=False),
+        Binding("f3", "go('tree')", "tree", show=False),
+        Binding("f4", "go('engine')", "engine", show=False),
+        Binding("1", "go('chat')", "chat", show=False),
+        Binding("2", "go('tree')", "tree", show=False),
+        Binding("3", "go('engine')", "engine", show=False),
+        Binding("question_mark,f1", "help", "help", show=False),
+        Binding("w", "alarms", "watchdog", show=False),
+        Binding("t", "next_theme", "theme", show=False),
+        Binding("ctrl+p", "command_palette", "palette", show=False),
+        Binding("ctrl+s", "picture", "screenshot", show=False),
+        Binding("q,ctrl+q", "leave", "quit", show=False),
+        Binding("ctrl+c", "leave", "quit", show=False),
+    ]
+
+    def __init__(self, desk: Desk, *, theme: str | None = None, start: str = "tree") -> None:
+        """Show a desk; ``theme`` is one of ours or of Textual's."""
+        # Without colours the terminal's own two are used, instead of opaque greys.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
+        self.desk = desk
+        self._start = start
+        self._settling: object = None
+        for each in themes():
+            self.register_theme(each)
+        self.theme = theme or "pie-dark"
+        self.add_mode("chat", lambda: ChatScreen(desk))
+        self.add_mode("tree", lambda: TreeScreen(desk))
+        self.add_mode("engine", lambda: EngineScreen(desk))
+
+    async def on_mount(self) -> None:
+        """Open the bridge, show the first screen, and let the sources begin."""
+        sources, bridge = self.desk.sources, self.desk.bridge
+        await self.switch_mode(self._start)
+        bridge.open(self.post_message, sources.engine)
+        if sources.run is not None:
+            self.desk.story.header = sources.run.header()
+            sources.run.start()
+        elif sources.trace is not None:
+            self.desk.story.path = sources.trace
+            start_reading(sources.trace, bridge, live=sources.live)
+
+    def on_unmount(self) -> None:
+        """Stop listening; a reply that still runs is kept as it is."""
+        self.desk.bridge.close()
+        if self.desk.chat is not None:
+            self.desk.chat.close()
+
+    # --- what arrives -----------------------------------------------------------------------
+
+    def on_arrived(self, _message: Arrived) -> None:
+        """Take a batch: into the desk, and onto the screen that is shown."""
+        desk, batch = self.desk, self.desk.bridge.take()
+        desk.gauges.feed(batch.engine, batch.readings, batch.pages)
+        desk.story.header = batch.header or desk.story.header
+        for event in (*batch.engine, *batch.search):
+            if isinstance(event, Alarm | AlarmRaised):
+                self._alarm(note_of(event), batch)
+        for words in batch.faults:
+            self.notify(words, title="cannot go on", severity="error", markup=False, timeout=30)
+        for words in batch.notes:
+            self.notify(words, markup=False)
+        for page in self._pages():
+            page.take(batch)
+
+    def _pages(self) -> list[Page]:
+        """Return the pages that were shown so far; hidden ones keep their own records up to date."""
+        return [screen for stack in self._screen_stacks.values() for screen in stack if isinstance(screen, Page)]
+
+    def _alarm(self, note: AlarmNote, batch: Batch) -> None:
+        """Remember an alarm, and say it where it is new; a trace that is opened raises its old ones quietly."""
+        if any(known.kind == note.kind and known.words == note.words for known in self.desk.alarms):
+            return
+        self.desk.alarms.append(note)
+        for page in self._pages():
+            page.show_alarm()
+        if self.desk.sources.trace is None or self.desk.sources.live:
+            severity = "error" if note.level == "failure" else "warning"
+            self.notify(note.words, title=f"▲ {note.kind}", severity=severity, markup=False, timeout=8)
+
+    # --- keys -------------------------------------------------------------------------------
+
+    async def action_go(self, mode: str) -> None:
+        """Show another screen."""
+        if self.current_mode != mode and not self._is_asking:
+            await self.switch_mode(mode)
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether a dialog is open."""
+        return not isinstance(self.screen, Page)
+
+    def action_help(self) -> None:
+        """Show every key of this screen."""
+        if not self._is_asking:
+            self.push_screen(HelpScreen(self.screen))
+
+    def action_alarms(self) -> None:
+        """Show the watchdog's alarms with their reports."""
+        if not self._is_asking:
+            self.push_screen(ReportScreen(self.desk))
+
+    def action_next_theme(self) -> None:
+        """Go on to the next of our themes."""
+        names = list(PALETTES)
+        at = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(at + 1) % len(names)]
+
+    def action_picture(self) -> None:
+        """Write the screen as an SVG file into the working folder."""
+        try:
+            path = self.save_screenshot()
+        except OSError as error:
+            self.notify(f"cannot be written: {error.strerror}", severity="error", markup=False)
+            return
+        self.notify(f"written: {path}", markup=False)
+
+    def action_leave(self) -> None:
+        """Leave; a run that would be cancelled is asked about first."""
+        if not self.desk.is_steerable:
+            self.exit()
+            return
+        question = "Leave and cancel the run? What it wrote stays in its trace; tot resume goes on with it."
+
+        def decide(answer: object) -> None:
+            if answer is True and self.desk.sources.run is not None:
+                self.desk.sources.run.cancel()
+                self.exit()
+
+        if not self._is_asking:
+            self.push_screen(Confirm("leave", question, yes="leave"), decide)
+
+    async def action_quit(self) -> None:
+        """Leave as ``q`` does: the palette's quit asks too."""
+        self.action_leave()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Offer what the keys do, by name."""
+        yield SystemCommand("Chat", "talk with the model", lambda: self.call_later(self.action_go, "chat"))
+        yield SystemCommand("Tree", "watch and steer the search", lambda: self.call_later(self.action_go, "tree"))
+        yield SystemCommand("Engine", "pages, contexts, requests", lambda: self.call_later(self.action_go, "engine"))
+        yield SystemCommand("Alarms", "who waits for what, and what helps", self.action_alarms)
+        yield SystemCommand("Help", "every key of this screen", self.action_help)
+        for name in PALETTES:
+            yield SystemCommand(f"Theme {name}", "colours", self._theme_setter(name))
+        yield SystemCommand("Screenshot", "write the screen as an SVG file", self.action_picture)
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if active.enabled and active.node is screen and binding.description:
+                yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", self._runner(binding.action, screen))
+        yield SystemCommand("Quit", "leave the workbench", self.action_leave)
+
+    def _theme_setter(self, name: str) -> Callable[[], None]:
+        """Return what sets a theme."""
+
+        def choose() -> None:
+            self.theme = name
+
+        return choose
+
+    def _runner(self, action: str, screen: Screen[object]) -> Callable[[], None]:
+        """Return what runs a screen's action."""
+
+        def run() -> None:
+            self.call_later(self.run_action, action, screen)
+
+        return run
+
+    def report(self, error: PieError) -> None:
+        """Say an error."""
+        self.notify(describe(error), severity="error", markup=False, timeout=8)
+
+
+def make_app(sources: Sources, *, bridge: Bridge | None = None, theme: str | None = None, start: str | None = None) -> Workbench:
+    """Return the workbench over ``sources``; nothing is opened before it runs.
+
+    ``bridge`` is needed where a run already reports to it. ``start`` is ``chat``, ``tree`` or ``engine``; without it,
+    the tree where there is one to show, else the engine.
+    """
+    has_tree = sources.run is not None or sources.trace is not None
+    first = start or ("tree" if has_tree or sources.engine is None else "engine")
+    assert first in SCREENS, f"a screen is one of {SCREENS}"
+    return Workbench(Desk(sources, bridge or Bridge()), theme=theme, start=first)

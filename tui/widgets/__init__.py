@@ -1,0 +1,1 @@
+"""Widgets, in folders by the region of the screen that they fill."""

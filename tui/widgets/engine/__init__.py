@@ -1,0 +1,1 @@
+"""Widgets of the engine screen."""

@@ -1,0 +1,1 @@
+"""Widgets that every screen has: title, alarms, keys, tables."""
