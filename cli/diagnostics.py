@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from contextlib import contextmanager
@@ -45,7 +46,19 @@ class Report:
     def to_json(self) -> dict[str, Fact]:
         """Return ``{"error": {code, message, hint, detail}}``."""
         message = self.why or self.what
-        return {"error": {"code": self.code, "message": message, "hint": self.hint, "detail": self.detail}}
+        detail = _sayable(self.detail)
+        return {"error": {"code": self.code, "message": message, "hint": self.hint, "detail": detail}}
+
+
+def _sayable(fact: Fact) -> Fact:
+    """Return a fact that JSON can say: NaN and infinity, which an error may be about, as text."""
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return str(fact)
+    if isinstance(fact, list):
+        return [_sayable(item) for item in fact]
+    if isinstance(fact, dict):
+        return {key: _sayable(item) for key, item in fact.items()}
+    return fact
 
 
 _HEADLINES = {

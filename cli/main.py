@@ -37,18 +37,24 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root(
-    *,
-    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True)] = False,
-) -> None:
-    """Run language models on your own machine, and branch them for free."""
-    if version:
+def _show_version(wanted: bool) -> None:
+    """Show the version and end, before a command is looked for."""
+    if wanted:
         from pie_mlx import __version__
         from pie_mlx.cli.render import Stdout
 
         Stdout().line(f"{PROGRAM} {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Run language models on your own machine, and branch them for free."""
 
 
 def _register(to: typer.Typer, name: str, where: str, *, panel: str | None = None) -> None:
@@ -68,6 +74,10 @@ def _add_group(name: str, about: str, *, panel: str) -> typer.Typer:
 def _register_all() -> None:
     """Register every command that works."""
     _register(app, "run", "run:run", panel=TALK)
+    _register(app, "chat", "chat:chat", panel=TALK)
+    sessions = _add_group("sessions", "Saved conversations.", panel=TALK)
+    for name in ("ls", "show", "search", "rename", "rm", "export"):
+        _register(sessions, name, f"sessions:{name}")
     tot = _add_group("tot", "Search trees of thoughts, and look at them.", panel=THINK)
     for name, where in (
         ("run", "tot_run:run"),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from collections.abc import Iterable
 
 from pie_mlx.errors import PieError
 from pie_mlx.events import Alarm
 from pie_mlx.search.trace_events import AlarmRaised
 from pie_mlx.tui.alarms import AlarmNote, note_of
-from pie_mlx.tui.bridge import Arrived, Batch, Bridge, describe
+from pie_mlx.tui.bridge import Arrived, Bridge, describe
 from pie_mlx.tui.desk import Desk, Sources
 from pie_mlx.tui.inks import PALETTES, themes
 from pie_mlx.tui.screens.chat import ChatScreen
@@ -59,7 +58,6 @@ class Workbench(App[None]):
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.desk = desk
         self._start = start
-        self._settling: object = None
         for each in themes():
             self.register_theme(each)
         self.theme = theme or "pie-dark"
@@ -92,21 +90,22 @@ class Workbench(App[None]):
         desk, batch = self.desk, self.desk.bridge.take()
         desk.gauges.feed(batch.engine, batch.readings, batch.pages)
         desk.story.header = batch.header or desk.story.header
+        change = desk.story.feed(batch.search)
         for event in (*batch.engine, *batch.search):
             if isinstance(event, Alarm | AlarmRaised):
-                self._alarm(note_of(event), batch)
+                self._alarm(note_of(event))
         for words in batch.faults:
             self.notify(words, title="cannot go on", severity="error", markup=False, timeout=30)
         for words in batch.notes:
             self.notify(words, markup=False)
         for page in self._pages():
-            page.take(batch)
+            page.take(batch, change)
 
     def _pages(self) -> list[Page]:
         """Return the pages that were shown so far; hidden ones keep their own records up to date."""
         return [screen for stack in self._screen_stacks.values() for screen in stack if isinstance(screen, Page)]
 
-    def _alarm(self, note: AlarmNote, batch: Batch) -> None:
+    def _alarm(self, note: AlarmNote) -> None:
         """Remember an alarm, and say it where it is new; a trace that is opened raises its old ones quietly."""
         if any(known.kind == note.kind and known.words == note.words for known in self.desk.alarms):
             return

@@ -11,7 +11,6 @@ from rich.cells import cell_len, set_cell_size
 
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F)
 _C1 = range(0x80, 0xA0)
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -49,27 +48,39 @@ def fit(text: str, cells: int, *, right: bool = False) -> str:
 
 
 def bar(share: float, cells: int) -> str:
-    """Return a bar over ``cells`` cells, exact to an eighth of a cell; ``share`` is clipped to 0..1."""
-    eighths = round(max(0.0, min(1.0, share)) * cells * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells)
+    """Return a bar of at most ``cells`` cells, exact to half a cell; ``share`` is clipped to 0..1."""
+    full, half = divmod(round(max(0.0, min(1.0, share)) * cells * 2), 2)
+    return "━" * full + ("╸" if half else "")
 
 
 def spark(values: Sequence[float], cells: int, *, top: float | None = None) -> str:
-    """Return the last values as a sparkline of at most ``cells`` cells; ``top`` is the value of a full cell."""
+    """Return values as a line of ``cells`` cells; ``top`` is the value of a full cell."""
+    return curve(values, cells, 1, top=top)[0]
+
+
+def curve(values: Sequence[float], cells: int, rows: int, *, top: float | None = None) -> list[str]:
+    """Return values as a filled curve, ``rows`` lines of ``cells`` cells, the highest first.
+
+    Where there are more values than cells, a cell shows the largest of its share, so that no peak is lost.
+    """
     if not values or cells <= 0:
-        return ""
-    shown = _squeezed(values, cells)
+        return [""] * rows
+    shown = _stretched(values, cells)
     highest = max(top if top is not None else max(shown), 1e-12)
-    return "".join(_LEVELS[min(7, max(0, int(value / highest * 7.999)))] for value in shown)
+    eighths = [max(0 if value <= 0 else 1, min(8 * rows, round(value / highest * 8 * rows))) for value in shown]
+    return ["".join(_level(each - 8 * row) for each in eighths) for row in reversed(range(rows))]
 
 
-def _squeezed(values: Sequence[float], cells: int) -> list[float]:
-    """Return at most ``cells`` values, each the largest of its share, so that no peak is lost."""
-    if len(values) <= cells:
-        return list(values)
-    edges = [index * len(values) // cells for index in range(cells + 1)]
-    return [max(values[low:high]) for low, high in zip(edges, edges[1:], strict=False)]
+def _level(eighths: int) -> str:
+    """Return a cell that is filled to so many eighths."""
+    return " " if eighths <= 0 else _LEVELS[min(eighths, 8) - 1]
+
+
+def _stretched(values: Sequence[float], cells: int) -> list[float]:
+    """Return one value a cell."""
+    number = len(values)
+    edges = [index * number / cells for index in range(cells + 1)]
+    return [max(values[int(low) : max(int(low) + 1, int(high))]) for low, high in zip(edges, edges[1:], strict=False)]
 
 
 def count(number: int) -> str:

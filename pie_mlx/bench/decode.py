@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from pie_mlx.bench import baseline, ours
 from pie_mlx.bench.baseline import Cache, Decoded
-from pie_mlx.bench.pairs import interleave
+from pie_mlx.bench.cases import Case
 from pie_mlx.bench.report import Row
 from pie_mlx.bench.setting import BenchSetting
 from pie_mlx.bench.texts import prompt_of
-
-Progress = Callable[[str], None]
+from pie_mlx.engine import Context
+from pie_mlx.errors import Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,93 +28,116 @@ class DecodeCase:
     @property
     def name(self) -> str:
         """How the report calls it."""
-        kind = "branches of" if self.is_shared else "unrelated"
         if self.rows == 1:
             return f"1 stream, {self.prefix:,}-token context"
-        return f"{self.rows} {kind} {self.prefix:,} tokens"
+        if not self.is_shared:
+            return f"{self.rows} unrelated contexts of {self.prefix:,} tokens"
+        return f"{self.rows} branches of {self.prefix:,} shared tokens"
+
+    def to_case(self) -> Case:
+        """Return it as a case of the suite."""
+        return Case("decode", self.name, lambda setting: [_measure(setting, self)])
 
 
-QUICK = (
-    DecodeCase(1, 128, is_shared=True),
-    DecodeCase(1, 1024, is_shared=True),
-    DecodeCase(16, 256, is_shared=False),
-    DecodeCase(16, 512, is_shared=True),
-    DecodeCase(16, 2048, is_shared=True),
+_WIDTHS = (2, 4, 8, 16, 32)
+
+FULL = (
+    *(DecodeCase(1, length, is_shared=True) for length in (128, 512, 1024, 2048)),
+    # Branches need a root: "no shared prefix" is the one token that every sequence begins with.
+    *(DecodeCase(rows, prefix, is_shared=True) for prefix in (1, 512, 2048) for rows in _WIDTHS),
+    *(DecodeCase(rows, 256, is_shared=False) for rows in _WIDTHS),
 )
-"""The cases whose figures the documentation promises."""
-
-FULL = tuple(
-    DecodeCase(rows, prefix, is_shared=True) for prefix in (1, 512, 2048) for rows in (1, 2, 4, 8, 16, 32)
-) + tuple(DecodeCase(rows, 256, is_shared=False) for rows in (2, 4, 8, 16, 32))
 """Every width and prefix."""
 
+QUICK = (DecodeCase(1, 24, is_shared=True), DecodeCase(3, 24, is_shared=True), DecodeCase(2, 24, is_shared=False))
+"""Tiny sizes, for demonstrations and tests of the structure."""
 
-def run(setting: BenchSetting, cases: Sequence[DecodeCase], progress: Progress) -> Iterator[Row]:
-    """Measure each case: tokens per second over all rows, ours and mlx-lm's in turn."""
-    for case in cases:
-        progress(f"decode: {case.name}")
-        yield _measure(setting, case)
+
+def cases(*, quick: bool) -> list[Case]:
+    """Return the suite's cases."""
+    return [case.to_case() for case in (QUICK if quick else FULL)]
+
+
+@dataclass(slots=True)
+class _Sides:
+    """What both sides start from, and every run they made."""
+
+    roots: list[Context]
+    caches: list[Cache]
+    firsts: list[int]
+    our_runs: list[Decoded] = field(default_factory=list)
+    their_runs: list[Decoded] = field(default_factory=list)
 
 
 def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
-    """Measure one case, and check that both sides decode the same tokens."""
-    engine, tokens = setting.engine, setting.decode_tokens
-    prompts = [prompt_of(setting.encoder, case.prefix, variant=at) for at in range(1 if case.is_shared else case.rows)]
-    firsts = [prompt_of(setting.encoder, 4, variant=100 + at)[3] for at in range(case.rows)]
-    ours_runs: list[Decoded] = []
-    their_runs: list[Decoded] = []
+    """Measure one case: tokens per second over all rows, and whether both sides decode the same tokens."""
+    tokens = setting.options.decode_tokens
+    num_steps = case.rows * (tokens - 1)
     with ExitStack() as stack:
-        roots = [stack.enter_context(engine.context([*prompt, firsts[0]])) for prompt in prompts]
-        for root in roots:
-            root.prefill().result()
-            root.truncate(case.prefix)
-        caches: list[Cache] = [
-            engine.run_errand(lambda prompt=prompt: baseline.prefill(setting.module, prompt, setting.chunk)[0])
-            for prompt in prompts
-        ]
-        spread_roots = roots * case.rows if case.is_shared else roots
-        spread_caches = caches * case.rows if case.is_shared else caches
+        sides = _prepare(setting, case, stack)
 
         def our_trial() -> float:
-            ours_runs.append(ours.decode(engine, spread_roots, firsts, tokens))
-            return case.rows * (tokens - 1) / ours_runs[-1].decode_s
+            sides.our_runs.append(ours.decode(setting.engine, sides.roots, sides.firsts, tokens))
+            return num_steps / sides.our_runs[-1].decode_s
 
         def their_trial() -> float:
-            their_runs.append(engine.run_errand(lambda: _baseline(setting, spread_caches, firsts)))
-            return case.rows * (tokens - 1) / their_runs[-1].decode_s
+            run = setting.engine.run_errand(lambda: _baseline(setting, sides))
+            sides.their_runs.append(run)
+            return num_steps / run.decode_s
 
-        mine, theirs = interleave(
-            our_trial, their_trial if setting.has_baseline else None, num_trials=setting.num_trials, delay_s=setting.delay_s
-        )
-    facts = {
-        "rows": case.rows,
-        "prefix_tokens": case.prefix,
-        "decoded_tokens": tokens,
-        "kv_bytes": ours_runs[-1].kv_bytes,
-        "attention": setting.attention_path(),
-    }
-    if their_runs:
-        facts |= {
-            "baseline_kv_bytes": their_runs[-1].kv_bytes,
-            "equal_tokens": _agreement(ours_runs[-1], their_runs[-1]),
+        mine, theirs = setting.measure(our_trial, their_trial)
+        facts: dict[str, Fact] = {
+            "rows": case.rows,
+            "prompt_tokens": case.prefix,
+            "decoded_tokens": tokens,
+            "kv_bytes": sides.our_runs[-1].kv_bytes,
+            "shared_pages": setting.engine.readings().pages.shared,
+            "attention": setting.attention_path(),
+            "roofline_share": setting.roofline_share(sides.our_runs[-1].kv_bytes, case.rows / mine.median),
         }
-    name = None if theirs is None else "mlx-lm generate_step" if case.rows == 1 else "mlx-lm BatchGenerator"
+    if theirs is None:
+        return Row("decode", case.name, "tok/s", mine, None, facts=facts)
+    their_bytes = sides.their_runs[-1].kv_bytes
+    facts |= {
+        "baseline_kv_bytes": their_bytes,
+        "baseline_roofline_share": setting.roofline_share(their_bytes, case.rows / theirs.median),
+        "equal_tokens": agreement(sides.our_runs[-1].tokens, sides.their_runs[-1].tokens),
+    }
+    name = "mlx-lm generate_step" if case.rows == 1 else "mlx-lm BatchGenerator"
     return Row("decode", case.name, "tok/s", mine, theirs, name, facts=facts)
 
 
-def _baseline(setting: BenchSetting, caches: Sequence[Cache], firsts: Sequence[int]) -> Decoded:
+def _prepare(setting: BenchSetting, case: DecodeCase, stack: ExitStack) -> _Sides:
+    """Prefill both sides with the same prompts; the last token of each row differs, so that branches part at once."""
+    engine = setting.engine
+    num_prompts = 1 if case.is_shared else case.rows
+    prompts = [prompt_of(setting.encoder, case.prefix, variant=at) for at in range(num_prompts)]
+    firsts = [prompt_of(setting.encoder, 4, variant=100 + at)[3] for at in range(case.rows)]
+    roots = [stack.enter_context(engine.context([*prompt, firsts[0]])) for prompt in prompts]
+    for root in roots:
+        root.prefill().result()
+        root.truncate(case.prefix)
+    caches: list[Cache] = []
+    if setting.options.has_baseline:
+        caches = [engine.run_errand(partial(baseline.prefill, setting.module, prompt))[0] for prompt in prompts]
+    copies = case.rows if case.is_shared else 1
+    return _Sides(roots * copies, caches * copies, firsts)
+
+
+def _baseline(setting: BenchSetting, sides: _Sides) -> Decoded:
     """Run mlx-lm's loop for this width."""
-    if len(firsts) == 1:
-        return baseline.decode_one(setting.module, caches[0], firsts[0], setting.decode_tokens)
-    return baseline.decode_batch(setting.module, caches, firsts, setting.decode_tokens)
+    tokens = setting.options.decode_tokens
+    if len(sides.firsts) == 1:
+        return baseline.decode_one(setting.module, sides.caches[0], sides.firsts[0], tokens)
+    return baseline.decode_batch(setting.module, sides.caches, sides.firsts, tokens)
 
 
-def _agreement(mine: Decoded, theirs: Decoded) -> float:
+def agreement(mine: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
     """Return the share of tokens on which both sides agree before their first difference, row by row."""
     equal = total = 0
-    for ours_row, their_row in zip(mine.tokens, theirs.tokens, strict=True):
-        total += len(ours_row)
-        for left, right in zip(ours_row, their_row, strict=True):
+    for our_row, their_row in zip(mine, theirs, strict=True):
+        total += len(our_row)
+        for left, right in zip(our_row, their_row, strict=True):
             if left != right:
                 break
             equal += 1

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from pie_mlx.bench.baseline import Decoded
 from pie_mlx.engine import Context, Engine
-from pie_mlx.errors import PieError
+from pie_mlx.errors import DeviceFailed
 
 NO_STOP: frozenset[int] = frozenset()
 """End-of-sequence tokens are ignored: every trial decodes its full length."""
@@ -18,7 +18,7 @@ def decode(engine: Engine, roots: Sequence[Context], firsts: Sequence[int], num_
     """Fork each root, put its first token behind it, and decode all forks in one batch.
 
     Raises:
-        PieError: a request failed; a benchmark has no partial results.
+        PieError: a request failed or fell short; a benchmark has no partial results.
     """
     with ExitStack() as stack:
         forks = [stack.enter_context(root.fork()) for root in roots]
@@ -27,13 +27,11 @@ def decode(engine: Engine, roots: Sequence[Context], firsts: Sequence[int], num_
         requests = [fork.submit(max_tokens=num_tokens, stop_ids=NO_STOP) for fork in forks]
         completions = [request.result() for request in requests]
         for completion in completions:
-            if completion.completion_tokens != num_tokens:
-                raise PieError
-        # All rows run in one batch, so each one's own time after its first token is the batch's.
+            if completion.completion_tokens != num_tokens or completion.ttft_s is None:
+                raise DeviceFailed(f"a row gave {completion.completion_tokens} of {num_tokens} tokens")
+        # All rows run in one batch, so the time of any row after its first token is the batch's.
         decode_s = max(completion.wall_s - (completion.ttft_s or 0.0) for completion in completions)
-        pages = engine.readings().pages
-        held = (pages.private + pages.shared) * engine.settings.page_size * engine.facts.kv_bytes_per_token
-        return Decoded(tuple(completion.tokens for completion in completions), decode_s, held)
+        return Decoded(tuple(completion.tokens for completion in completions), decode_s, held_bytes(engine))
 
 
 def prefill(engine: Engine, prompt: Sequence[int]) -> float:
@@ -42,3 +40,18 @@ def prefill(engine: Engine, prompt: Sequence[int]) -> float:
         started = time.perf_counter()
         context.prefill().result()
         return time.perf_counter() - started
+
+
+def first_token_s(context: Context, prompt: Sequence[int]) -> float:
+    """Return the seconds to the first token behind ``prompt`` in a fork of ``context``."""
+    with context.fork() as fork:
+        fork.append(prompt)
+        started = time.perf_counter()
+        fork.generate(max_tokens=1, stop_ids=NO_STOP)
+        return time.perf_counter() - started
+
+
+def held_bytes(engine: Engine) -> int:
+    """Return the K/V bytes of the pages that contexts hold now."""
+    pages = engine.readings().pages
+    return (pages.private + pages.shared) * engine.settings.page_size * engine.facts.kv_bytes_per_token

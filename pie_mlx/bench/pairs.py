@@ -4,26 +4,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from pie_mlx.bench.report import Trials
 
 Measure = Callable[[], float]
-"""Runs one trial and returns its figure."""
+"""Runs one trial to its evaluated end and returns its figure."""
+
+
+class PeakMeter(Protocol):
+    """Reads the device's peak memory; reset before each trial, or a small case would show a large one's peak."""
+
+    def reset(self) -> None:
+        """Start a new peak."""
+        ...
+
+    def read(self) -> int:
+        """Return the highest number of bytes since the last reset."""
+        ...
 
 
 def interleave(
-    ours: Measure, theirs: Measure | None, *, num_trials: int, num_warmups: int = 1, delay_s: float = 0.0
+    ours: Measure,
+    theirs: Measure | None,
+    *,
+    num_trials: int,
+    num_warmups: int = 1,
+    delay_s: float = 0.0,
+    meter: PeakMeter | None = None,
 ) -> tuple[Trials, Trials | None]:
     """Run both sides in turn, swapping who goes first; warm-ups have the same shape and are dropped."""
     assert num_trials > 0, "at least one trial"
-    our_values: list[float] = []
-    their_values: list[float] = []
+    sides = [ours] if theirs is None else [ours, theirs]
+    values: list[list[float]] = [[] for _ in sides]
+    peaks: list[int | None] = [None for _ in sides]
     for trial in range(-num_warmups, num_trials):
-        sides = [(ours, our_values), *([(theirs, their_values)] if theirs is not None else [])]
-        for measure, values in sides if trial % 2 == 0 else reversed(sides):
+        order = list(range(len(sides)))
+        for side in order if trial % 2 == 0 else order[::-1]:
             if delay_s:
                 time.sleep(delay_s)
-            value = measure()
-            if trial >= 0:
-                values.append(value)
-    return Trials(tuple(our_values)), Trials(tuple(their_values)) if theirs is not None else None
+            if meter is not None:
+                meter.reset()
+            value = sides[side]()
+            if trial < 0:
+                continue
+            values[side].append(value)
+            if meter is not None:
+                peaks[side] = max(meter.read(), peaks[side] or 0)
+    mine, *others = (Trials(tuple(taken), peak) for taken, peak in zip(values, peaks, strict=True))
+    return mine, others[0] if others else None

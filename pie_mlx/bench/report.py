@@ -16,6 +16,8 @@ class Trials:
     """Raw values of one side, in the order they were taken."""
 
     values: tuple[float, ...]
+    peak_bytes: int | None = None
+    """The device's peak memory in any of the trials; None where it was not read."""
 
     def __post_init__(self) -> None:
         """A measurement without a trial would be an empty success."""
@@ -77,6 +79,9 @@ class Row:
             "trials": list(self.ours.values),
             "baseline_trials": None if self.baseline is None else list(self.baseline.values),
             "drift": self.ours.drift,
+            "baseline_drift": None if self.baseline is None else self.baseline.drift,
+            "peak_bytes": self.ours.peak_bytes,
+            "baseline_peak_bytes": None if self.baseline is None else self.baseline.peak_bytes,
             "facts": dict(self.facts),
         }
 

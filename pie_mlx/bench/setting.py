@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from pie_mlx.bench.texts import Encoder
-from pie_mlx.engine import Engine
+from pie_mlx import platform
+from pie_mlx.bench import baseline
+from pie_mlx.bench.endless import EndlessBackend, twin
+from pie_mlx.bench.pairs import Measure, interleave
+from pie_mlx.bench.report import Trials
+from pie_mlx.engine import Engine, EngineSettings
+from pie_mlx.models.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    import mlx.nn as nn
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """How much is measured."""
+
+    num_trials: int = 5
+    decode_tokens: int = 32
+    delay_s: float = 0.0
+    has_baseline: bool = True
+
+
+class DevicePeak:
+    """The device's peak memory, read on the engine's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Read the device of ``engine``."""
+        self._engine = engine
+
+    def reset(self) -> None:
+        """Start a new peak; what an earlier case left in the device's cache goes first."""
+        self._engine.run_errand(baseline.reset_memory)
+
+    def read(self) -> int:
+        """Return the highest number of bytes since the last reset."""
+        return self._engine.run_errand(self._engine.backend.memory)["peak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +48,88 @@ class BenchSetting:
     """One benchmark run: an engine with the prefix cache off, and the module behind it for the baseline."""
 
     engine: Engine
-    module: nn.Module
-    encoder: Encoder
-    num_trials: int = 5
-    decode_tokens: int = 32
-    chunk: int = 512
-    delay_s: float = 0.0
-    has_baseline: bool = True
+    backend: EndlessBackend
+    encoder: Tokenizer
+    options: BenchOptions
+    bandwidth: float
+    """Bytes that the device reads in a second, as measured just now."""
+    weight_bytes: int
+    """Bytes of weights that every step reads."""
+    meter: DevicePeak = field(repr=False)
+
+    @property
+    def module(self) -> Any:
+        """The model as mlx-lm made it; untyped, as only the baseline may name MLX."""
+        return self.backend.inner.module
+
+    @property
+    def chunk(self) -> int:
+        """Prefill tokens a step on our side."""
+        return self.engine.settings.prefill_chunk
+
+    def measure(
+        self, ours: Measure, theirs: Measure | None, *, num_trials: int | None = None, is_mlx_lm: bool = True
+    ) -> tuple[Trials, Trials | None]:
+        """Run interleaved trials as the options say; a baseline of mlx-lm only where one is asked for."""
+        return interleave(
+            ours,
+            theirs if self.options.has_baseline or not is_mlx_lm else None,
+            num_trials=num_trials or self.options.num_trials,
+            delay_s=self.options.delay_s,
+            meter=self.meter,
+        )
 
     def attention_path(self) -> str:
-        """Return which attention path the backend's last step really took."""
-        return str(getattr(self.engine.backend, "last_path", "unknown"))
+        """Return how the last step really attended."""
+        plan = self.backend.inner.last_plan
+        return "no step has run" if plan is None else plan.explain()
+
+    def page_bytes(self, engine: Engine | None = None) -> int:
+        """Return the bytes of a page."""
+        engine = engine or self.engine
+        return engine.settings.page_size * engine.facts.kv_bytes_per_token
+
+    def roofline_share(self, kv_bytes: int, step_s: float) -> float:
+        """Return the share of the measured bandwidth that a step used, if it read weights and K/V once."""
+        return (self.weight_bytes + kv_bytes) / self.bandwidth / step_s
+
+    @contextmanager
+    def twin_engine(self, pool_pages: int) -> Iterator[Engine]:
+        """Run a second engine over the same weights with a pool of its own size."""
+        settings = self.engine.settings.model_copy(update={"pool_pages": pool_pages, "pool_memory_bytes": None})
+        with Engine.start(lambda: twin(self.backend), settings, self.encoder) as engine:
+            yield engine
+
+
+@contextmanager
+def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) -> Iterator[BenchSetting]:
+    """Load the model in ``folder``, without a prefix cache and without an end of sequence.
+
+    Raises:
+        ModelError: the folder's model cannot be run.
+        NotEnoughMemory: the pool does not fit this machine.
+    """
+    platform.prepare()
+    from pie_mlx.models.tokenizer import load_tokenizer
+
+    encoder = load_tokenizer(folder)
+
+    def make_backend() -> EndlessBackend:
+        from pie_mlx.backend.mlx.backend import MlxBackend
+
+        return EndlessBackend(MlxBackend.load(folder))
+
+    cold = settings.model_copy(update={"prefix_cache": False})
+    with Engine.start(make_backend, cold, encoder) as engine:
+        backend = engine.backend
+        assert isinstance(backend, EndlessBackend), "the engine runs the backend it was given"
+        module = backend.inner.module
+        yield BenchSetting(
+            engine=engine,
+            backend=backend,
+            encoder=encoder,
+            options=options,
+            bandwidth=engine.run_errand(baseline.read_bandwidth),
+            weight_bytes=engine.run_errand(lambda: baseline.step_bytes(module)),
+            meter=DevicePeak(engine),
+        )

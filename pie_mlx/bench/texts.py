@@ -6,11 +6,12 @@ from typing import Protocol
 
 from pie_mlx.sampling import mix
 
-_WORDS = (
+_TEXT = (
     "the river carries stones down from the hills and every spring it finds a new way through the fields while people "
     "build small walls of wood and clay to keep their gardens dry they count the days by the height of the water and "
     "tell their children which trees will stand and which will fall before the summer returns with dust and long light"
-).split()
+)
+_WORDS = _TEXT.split()
 
 
 class Encoder(Protocol):

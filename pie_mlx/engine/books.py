@@ -1,16 +1,17 @@
 """The books: what callers and the engine's thread share, and the one lock around it.
 
 Whoever holds the lock may read and change the core. The engine's thread sleeps on a bell, a queue rather
-than a condition, because a finalizer must be able to ring it at any moment without taking a lock.
+than a condition, because a handle that is garbage-collected must ring it at any moment without a lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Iterator
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.errand import Errand
@@ -21,9 +22,19 @@ from pie_mlx.errors import EngineDead, PieError
 from pie_mlx.events import EngineEnded
 from pie_mlx.ids import ContextId
 
+if TYPE_CHECKING:
+    from pie_mlx.engine.context import Context
+
+
+class _Handle(weakref.ref["Context"]):
+    """Tells when a context's handle was garbage-collected, and which context that was."""
+
+    __slots__ = ("context",)
+    context: ContextId
+
 
 class Books:
-    """Core, stepper, errands and the engine's state of health; all but :meth:`drop` under the lock."""
+    """Core, stepper, errands and the engine's state of health; change them only under the lock."""
 
     def __init__(self) -> None:
         """Open empty books; the engine's thread enters core and stepper once the model is loaded."""
@@ -38,9 +49,8 @@ class Books:
         self._core: Core | None = None
         self._stepper: Stepper | None = None
         self._lock = ShieldedLock()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._bell: SimpleQueue[_Handle | None] = SimpleQueue()
         self._is_idle = False
-        self._dropped: deque[ContextId] = deque()
 
     def enter(self, core: Core, stepper: Stepper) -> None:
         """Note that the model is loaded."""
@@ -73,16 +83,15 @@ class Books:
                 yield core
             finally:
                 self._close_dropped()
+                # Who closes dropped handles may have taken the thread's wake-up call with them: always ring anew.
                 if self._is_idle:
-                    self._is_idle = False
                     self._bell.put(None)
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[Core]:
         """Hold the lock as the engine's thread does; it may leave by :meth:`sleep`."""
-        while not self._bell.empty():
-            self._bell.get_nowait()
         with self._lock:
+            self._is_idle = False
             self._close_dropped()
             yield self.core
 
@@ -92,18 +101,24 @@ class Books:
 
     def sleep(self) -> None:
         """Wait for the bell, without the lock."""
-        self._bell.get()
+        self._bell.put(self._bell.get())
 
-    def drop(self, context: ContextId) -> None:
-        """Close a context whose handle was garbage-collected; safe at any moment, in any thread."""
-        # A finalizer can run inside a locked section, so it takes no lock: whoever looks next closes it first.
-        self._dropped.append(context)
-        self._bell.put(None)
+    def watch(self, context: Context) -> None:
+        """Close a context when its handle is garbage-collected, in any thread, even within a locked section."""
+        # The bell itself is the callback: it takes no lock, and no interrupt can come between its instructions.
+        handle = _Handle(context, self._bell.put)
+        handle.context = context.id
+        self.core.get(context.id).handle = handle
 
     def _close_dropped(self) -> None:
-        """Close contexts whose handles are gone."""
-        while self._dropped:
-            self.core.close(self._dropped.popleft())
+        """Close contexts whose handles are gone: whoever looks next does it first."""
+        while True:
+            try:
+                handle = self._bell.get_nowait()
+            except Empty:
+                return
+            if handle is not None:
+                self.core.close(handle.context)
 
     def dead(self) -> EngineDead:
         """Return the error of a call that comes too late."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -44,11 +43,11 @@ class Context:
     """
 
     def __init__(self, engine: Engine, context: ContextId, name: str) -> None:
-        """Wrap a context of ``engine``; use :meth:`Engine.context` or :meth:`fork` instead."""
+        """Wrap a context of ``engine``, whose lock is held; use :meth:`Engine.context` or :meth:`fork` instead."""
         self._engine = engine
         self.id = context
         self.name = name
-        self._finalizer = weakref.finalize(self, engine.drop, context)
+        engine.watch(self)
 
     def __repr__(self) -> str:
         """Name the context."""
@@ -67,7 +66,7 @@ class Context:
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return not self._finalizer.alive or not self._engine.has_context(self.id)
+        return not self._engine.has_context(self.id)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -122,10 +121,7 @@ class Context:
     def close(self) -> int:
         """Give the pages back, ending a running request; return how many became free. Idempotent."""
         with self._engine.locked() as core:
-            freed = core.close(self.id)
-        # Only now: an interrupt before would leave pages that nobody gives back.
-        self._finalizer.detach()
-        return freed
+            return core.close(self.id)
 
     def save(self, name: str, store: SnapshotStore) -> SnapshotFacts:
         """Save tokens and K/V under ``name``; a snapshot outlives the context and the process.

@@ -132,9 +132,9 @@ class Engine:
         with self.locked() as core:
             core.end(job, Phase.CANCELLED, error=Cancelled())
 
-    def drop(self, context: ContextId) -> None:
-        """Close a context whose handle was garbage-collected; safe at any moment, in any thread."""
-        self._books.drop(context)
+    def watch(self, context: Context) -> None:
+        """Close a context when its handle is garbage-collected; the lock is held."""
+        self._books.watch(context)
 
     def listen(self) -> Subscription:
         """Return a queue of the engine's events from now on; close it when done."""

@@ -32,6 +32,8 @@ class Sequence:
     """Prefix keys of the leading full pages."""
     num_evicted_tokens: int = 0
     state: object | None = None
+    handle: object | None = None
+    """The weak reference that tells when the owner's handle is gone; it must live as long as the context."""
 
     @property
     def num_resident(self) -> int:

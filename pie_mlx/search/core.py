@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pie_mlx.engine import Completion, Engine, Request
+from pie_mlx.engine import Completion, Engine, Piece, Request
 from pie_mlx.errors import InvalidParameter, PieError
 from pie_mlx.events import PageCounts
 from pie_mlx.search.dialogue import Dialogue
 from pie_mlx.search.errors import TreeError
 from pie_mlx.search.journal import Journal
-from pie_mlx.search.node import NodeId
+from pie_mlx.search.node import NodeId, NodeStatus
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.rules import Rules
 from pie_mlx.search.spending import Spending
@@ -23,6 +23,7 @@ from pie_mlx.search.trace_events import (
     Paused,
     Resumed,
     Stepped,
+    TextAdded,
 )
 from pie_mlx.search.tree import PoolCounts, Tree
 from pie_mlx.search.workspace import Workspace
@@ -57,6 +58,8 @@ class SearchCore:
         self.errors: list[PieError] = []
         """The engine's errors that nodes ended with, in the order of the nodes."""
         self.logprobs: dict[NodeId, tuple[float, ...]] = {}
+        self.live: dict[NodeId, Request] = {}
+        """Thoughts in flight whose pieces are told as they come; empty where nobody wants them."""
         pages = engine.readings().pages
         self.free_before = pages.free + pages.cached
         """Pages free, or free for the taking, before the run."""
@@ -134,15 +137,36 @@ class SearchCore:
             RunEndedError: the run is to end.
             PieError: the request's error.
         """
+        own = next((node for node, live in self.live.items() if live is request), None)
         while True:
+            self._tell_pieces()
             try:
-                while request.poll(_POLL_S) is not None:
+                while (piece := request.poll(_POLL_S)) is not None:
+                    self._tell_piece(own, piece)
                     self.attend()
+                    self._tell_pieces()
             except TimeoutError:
                 self.attend()
                 continue
             self.note_pages(self.engine.readings().pages)
             return request.partial
+
+    def _tell_pieces(self) -> None:
+        """Tell what has been written since the last time, of every thought in flight."""
+        for node, request in list(self.live.items()):
+            try:
+                while (piece := request.poll(0.0)) is not None:
+                    self._tell_piece(node, piece)
+                del self.live[node]
+            except TimeoutError:
+                continue
+            except PieError:
+                del self.live[node]  # the request keeps its error: who waits for it meets it
+
+    def _tell_piece(self, node: NodeId | None, piece: Piece) -> None:
+        """Tell one piece of a thought, where its node is still being written."""
+        if node is not None and piece.text and self.tree[node].status is NodeStatus.WRITING:
+            self.tell(TextAdded(node=node, text=piece.text))
 
     def wait_quietly(self, request: Request) -> Completion | None:
         """Wait for a request whose error somebody else meets too; None is such an error."""

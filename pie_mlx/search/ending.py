@@ -114,6 +114,7 @@ def _result(core: SearchCore, progress: Progress, reason: FinishReason, error: P
     tree, outcome = core.tree, core.tree.outcome
     assert outcome is not None, "the terminal event was told"
     pages = core.engine.readings().pages
+    candidates = progress.candidates()
     return SearchResult(
         answer=outcome.answer,
         solved=outcome.solved,
@@ -134,6 +135,7 @@ def _result(core: SearchCore, progress: Progress, reason: FinishReason, error: P
         seed=core.params.seed,
         oracle=core.params.oracle,
         calls=core.spending.calls,
-        num_solved=sum(bool(core.rules.solved(node.id)) for node in progress.candidates()),
+        num_solved=sum(bool(core.rules.solved(node.id)) for node in candidates),
+        num_finished=len(candidates),
         error=error,
     )

@@ -39,8 +39,9 @@ def normalise(text: str) -> str:
 class Expander:
     """Carries out the wish for children."""
 
-    def __init__(self, core: SearchCore, pen: Pen) -> None:
-        """Work for ``core``, writing with ``pen``."""
+    def __init__(self, core: SearchCore, pen: Pen, *, tells_pieces: bool = False) -> None:
+        """Work for ``core``, writing with ``pen``; tell thoughts piece by piece where that is wanted."""
+        self._tells_pieces = tells_pieces
         self._core = core
         self._pen = pen
         self._is_narrow = False
@@ -157,9 +158,12 @@ class Expander:
         if core.tree[slot.node].status is not NodeStatus.WRITING:
             return Written(finish="failed")
         try:
-            return self._pen.start(slot, core.rules.lead(slot.parent))
+            writing = self._pen.start(slot, core.rules.lead(slot.parent))
         except PieError as error:
             return Written(finish="failed", error=error)
+        if self._tells_pieces and writing.lead is None:
+            core.live[slot.node] = writing.request
+        return writing
 
     def _write_alone(self, slot: Slot, others: Sequence[Writing]) -> Written:
         """Write again what pressure ended: after the others, and then with every other context closed."""

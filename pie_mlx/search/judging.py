@@ -9,7 +9,7 @@ from pie_mlx.engine import Completion, Context, Request
 from pie_mlx.errors import InvalidParameter, PieError, PressureError
 from pie_mlx.search.concurrency import estimate, waves
 from pie_mlx.search.core import SearchCore
-from pie_mlx.search.node import NodeId, TokenCounts
+from pie_mlx.search.node import ROOT, NodeId, TokenCounts
 from pie_mlx.search.prompts import P_TRUE_QUESTION, RATING_QUESTION, VOTE_REQUEST
 from pie_mlx.search.scoring.base import Judge, LabelQuestion, LabelReading, Scorer, Subject, TextReading
 from pie_mlx.search.scoring.checker import CheckerScorer
@@ -143,7 +143,7 @@ def build_scorer(core: SearchCore) -> Scorer | None:
     """Return the scorer that the parameters name; None scores nothing.
 
     Raises:
-        InvalidParameter: the task has not what the scorer needs.
+        InvalidParameter: the task has not what the scorer needs, or its labels start alike for this tokenizer.
     """
     name, task = core.params.scorer, core.rules.task
     if name == "none":
@@ -174,7 +174,11 @@ def _checker(core: SearchCore) -> Scorer:
 def _by_labels(core: SearchCore) -> Scorer:
     """The task's own judging question, read as label probabilities."""
     task, dialogue = core.rules.task, core.dialogue
-    weights = task.judging(task.start()).labels
+    first = task.judging(task.start())
+    weights = first.labels
+    # Labels that this tokenizer cannot tell apart are refused here, before any token is spent.
+    root = Subject(ROOT, "", task.start(), "", dialogue.root)
+    dialogue.label_question(root, tuple(weights), first.question)
     return LabelScorer(weights, lambda s, labels: dialogue.label_question(s, labels, task.judging(s.state).question))
 
 

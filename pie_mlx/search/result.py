@@ -85,6 +85,9 @@ class SearchResult:
     calls: int
     """Requests sent to the model."""
     num_solved: int
+    """Finished candidates that are right."""
+    num_finished: int
+    """Finished candidates."""
     error: PieError | None = field(default=None)
 
     @property

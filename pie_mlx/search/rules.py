@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,15 @@ from pie_mlx.search.dialogue import join_line
 from pie_mlx.search.node import ROOT, NodeId, parent_id
 from pie_mlx.search.tasks.base import Check, Rejected, Task
 from pie_mlx.search.trace_events import Verdict
+
+
+def without_echo(lead: str, text: str) -> str:
+    """Return a thought without the lead's own words at its start, which small models like to say again."""
+    words = lead.rpartition("\n")[2].strip().rstrip(":.)")
+    if not words:
+        return text
+    echo = re.match(rf"(?:[*_#>\s]*{re.escape(words)}[*_]*\s*[:.)][*_]*(?:\s+|$))+", text, re.IGNORECASE)
+    return text if echo is None else text[echo.end() :].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,9 @@ class Rules:
     def read(self, parent: NodeId, text: str) -> Reading:
         """Read the thought that follows ``parent``."""
         here = self[parent]
-        clean = text.strip()
-        told = join_line(self.lead(parent), clean)
+        lead = self.lead(parent)
+        clean = without_echo(lead, text.strip())
+        told = join_line(lead, clean)
         if self.writes_answer(parent):
             return self._read_answer(here, clean, told)
         if not clean:

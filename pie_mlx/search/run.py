@@ -53,10 +53,12 @@ class Run(Controls):
         listen: Listen | None = None,
         recorded: Trace | None = None,
         name: str = "",
+        deltas: bool = False,
     ) -> None:
         """Prepare a run; nothing is computed yet.
 
         ``trace`` is written to and belongs to the caller; ``listen`` gets every event, on the run's thread.
+        With ``deltas`` thoughts are told piece by piece too, in the order in which they come.
         ``recorded`` is a trace to go on with: its work is taken from it, and only what is missing is done.
 
         Raises:
@@ -83,7 +85,9 @@ class Run(Controls):
         self._core = SearchCore(
             engine, params, rules, dialogue, journal=self._journal, steering=self._steering, name=self.name
         )
-        self._expander = Expander(self._core, Pen(self._core.workspace, dialogue, params, task.stop))
+        self._expander = Expander(
+            self._core, Pen(self._core.workspace, dialogue, params, task.stop), tells_pieces=deltas
+        )
         self._verbs = Verbs(self._core, self._expander)
         self._core.repeat_recorded = self._verbs.repeat_recorded
         self._judge = EngineJudge(self._core)
@@ -94,7 +98,14 @@ class Run(Controls):
 
     @classmethod
     def from_trace(
-        cls, engine: Engine, task: Task[Any], trace: Trace, *, writer: TraceWriter, listen: Listen | None = None
+        cls,
+        engine: Engine,
+        task: Task[Any],
+        trace: Trace,
+        *,
+        writer: TraceWriter,
+        listen: Listen | None = None,
+        deltas: bool = False,
     ) -> Run:
         """Prepare to finish a run that was killed: the same tree, with only the missing work done.
 
@@ -110,7 +121,16 @@ class Run(Controls):
             if was != is_:
                 raise UsageError(f"{trace.path}: the trace was made with {what} {was!r}, this is {is_!r}")
         params = SearchParams.from_json(dict(trace.header.params))
-        return cls(engine, task, params, trace=writer, listen=listen, recorded=trace, name=trace.header.run)
+        return cls(
+            engine,
+            task,
+            params,
+            trace=writer,
+            listen=listen,
+            recorded=trace,
+            name=trace.header.run,
+            deltas=deltas,
+        )
 
     def header(self) -> Header:
         """Return the first line of this run's trace."""
@@ -172,6 +192,11 @@ class Run(Controls):
     def tree(self) -> Tree:
         """The tree so far; hold :attr:`tree_lock` to read it from another thread."""
         return self._journal.tree
+
+    @property
+    def rules(self) -> Rules:
+        """The task as this run plays it: states and answers by node."""
+        return self._core.rules
 
     @property
     def tree_lock(self) -> AbstractContextManager[bool]:

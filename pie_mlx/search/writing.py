@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pie_mlx.engine import Completion, Context, Request
+from pie_mlx.engine.context import GREEDY
 from pie_mlx.errors import PieError
 from pie_mlx.search.dialogue import Dialogue
-from pie_mlx.search.node import NodeId, TokenCounts
+from pie_mlx.search.node import ROOT, NodeId, TokenCounts
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.spending import count_tokens
 from pie_mlx.search.workspace import Workspace
@@ -74,7 +75,10 @@ class Pen:
     def _thought(self, slot: Slot, context: Context) -> Request:
         """Submit the thought itself."""
         stops = () if slot.is_answer else self._stops
-        return context.submit(max_tokens=slot.max_tokens, sampling=self._params.sampling(slot.seed), stop=stops)
+        # An answer that sums up a path has no siblings to differ from: the likeliest words serve it best.
+        sums_up = slot.is_answer and slot.parent != ROOT
+        sampling = GREEDY if sums_up else self._params.sampling(slot.seed)
+        return context.submit(max_tokens=slot.max_tokens, sampling=sampling, stop=stops)
 
     def finish(self, writing: Writing, wait: Wait) -> Written:
         """Wait until a thought is written; an error of the engine is part of the outcome."""

@@ -34,7 +34,8 @@ def test_a_file_cannot_end_its_own_fence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"\x89PNG\r\n\x1a\n\xff", "not UTF-8"), (b"a\0b", "binary"), (b"x" * (MAX_FILE_BYTES + 1), "limit")]
+    ("content", "said"),
+    [(b"\x89PNG\r\n\x1a\n\xff", "not UTF-8"), (b"a\0b", "binary"), (b"x" * (MAX_FILE_BYTES + 1), "limit")],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     """Binary and huge files are named, before a model is loaded."""

@@ -109,7 +109,8 @@ def test_plain_rows_cut_nothing(tree: Tree) -> None:
     """In a pipe there is one line for each node, with its whole text."""
     lines = list(draw_plain(tree))
     assert len(lines) == len(tree)
-    assert all(("long " * 50).strip() in line for line, node in zip(lines, tree.walk(), strict=True) if "long" in node.text)
+    whole = ("long " * 50).strip()
+    assert all(whole in line for line, node in zip(lines, tree.walk(), strict=True) if "long" in node.text)
 
 
 @pytest.mark.parametrize(("value", "drawn"), [(None, "      "), (0.0, "──────"), (0.5, "━━━───"), (1.0, "━━━━━━")])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -154,7 +154,7 @@ def test_set_keeps_comments_and_other_values(user_file: Path) -> None:
     assert text.startswith("# mine\nmax_batch = 4 # small\ntemp = 0.5\n")
     settings = config.load().settings
     assert (settings.max_batch, settings.pool_memory, settings.temp) == (4, 4_000_000_000, 0.5)
-    assert os.listdir(user_file.parent) == [user_file.name]
+    assert list(user_file.parent.iterdir()) == [user_file]
 
 
 @pytest.mark.parametrize(("key", "value"), [("max_batch", "many"), ("maxbatch", "4"), ("offline", "maybe")])
@@ -175,8 +175,9 @@ def test_set_reads_booleans_and_numbers(user_file: Path) -> None:
 
 def test_every_folder_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind has a variable; without it the folder is named after the program."""
-    for kind in ("config", "state", "data", "cache"):
+    kinds: tuple[Literal["config", "state", "data", "cache"], ...] = ("config", "state", "data", "cache")
+    for kind in kinds:
         monkeypatch.setenv(f"PIE_MLX_{kind.upper()}_DIR", str(tmp_path / kind))
-        assert config.folder(kind) == tmp_path / kind  # type: ignore[arg-type]
+        assert config.folder(kind) == tmp_path / kind
         monkeypatch.delenv(f"PIE_MLX_{kind.upper()}_DIR")
-        assert "pie-mlx" in str(config.folder(kind))  # type: ignore[arg-type]
+        assert "pie-mlx" in str(config.folder(kind))

@@ -9,6 +9,7 @@ from textual.screen import ModalScreen, Screen
 
 from pie_mlx.tui.bridge import Batch
 from pie_mlx.tui.desk import Desk
+from pie_mlx.tui.story import Change
 from pie_mlx.tui.widgets.frame.bars import LEAST_HEIGHT, LEAST_WIDTH, AlarmBanner, KeyBar, TitleBar, TooSmall
 
 WIDTHS: list[tuple[int, str]] = [(0, "-slim"), (LEAST_WIDTH, "-narrow"), (96, "-normal"), (140, "-wide")]
@@ -39,8 +40,8 @@ class Page(Screen[None]):
         """Make what is between the bars."""
         raise NotImplementedError
 
-    def take(self, batch: Batch) -> None:
-        """Show what a batch brought."""
+    def take(self, batch: Batch, change: Change) -> None:
+        """Show what a batch brought, and what it changed in the story."""
         raise NotImplementedError
 
     def catch_up(self) -> None:

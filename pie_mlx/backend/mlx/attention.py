@@ -10,7 +10,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from pie_mlx.backend.mlx.planner import BoolArray
+from pie_mlx.backend.mlx.calls import BoolArray
 
 _VECTOR_ROWS = 8
 _VECTOR_ROWS_TIMES_GROUP = 32
@@ -84,3 +84,34 @@ def _folded(
         weights = weights[..., 1:]
     mixed = weights.reshape(batch, kv_heads, group * rows, span) @ values
     return mixed.reshape(batch, heads, rows, values.shape[-1])
+
+
+def cascade(
+    queries: mx.array,
+    prefix: tuple[mx.array, mx.array],
+    own: tuple[mx.array, mx.array],
+    bias: mx.array | None,
+    *,
+    scale: float,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Attend rows ``[rows, heads, 1, dim]`` over one shared prefix and over keys of their own, in one softmax.
+
+    ``prefix`` is ``[1, kv_heads, keys, dim]`` and seen by all rows; ``own`` is ``[rows, kv_heads, keys, dim]`` with
+    ``bias`` ``[rows, 1, 1, keys]``.
+    """
+    rows, heads, _, width = queries.shape
+    kv_heads, num_shared, width_out = prefix[0].shape[1], prefix[0].shape[2], prefix[1].shape[3]
+    group = heads // kv_heads
+    by_head = (queries * scale).reshape(rows, kv_heads, group, width)
+    folded = by_head.transpose(1, 0, 2, 3).reshape(kv_heads, rows * group, width)
+    shared = (folded @ prefix[0][0].swapaxes(-1, -2)).reshape(kv_heads, rows, group, num_shared)
+    private = by_head @ own[0].swapaxes(-1, -2)
+    scores = [shared.transpose(1, 0, 2, 3), private if bias is None else private + bias]
+    if sinks is not None:
+        scores.append(mx.broadcast_to(sinks.astype(private.dtype).reshape(kv_heads, group, 1), (*private.shape[:3], 1)))
+    weights = mx.softmax(mx.concatenate(scores, axis=-1), axis=-1, precise=True)
+    first = weights[..., :num_shared].transpose(1, 0, 2, 3).reshape(kv_heads, rows * group, num_shared)
+    mixed = (first @ prefix[1][0]).reshape(kv_heads, rows, group, width_out).transpose(1, 0, 2, 3)
+    mixed = mixed + weights[..., num_shared : num_shared + private.shape[-1]] @ own[1]
+    return mixed.reshape(rows, heads, 1, width_out)

@@ -15,10 +15,11 @@ from mlx import nn
 from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, Segment
 from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import Form
+from pie_mlx.backend.mlx.calls import Kind
 from pie_mlx.backend.mlx.device import cost_model, device_name, limit_cache
 from pie_mlx.backend.mlx.forward import Forward, layer_shapes, layer_windows
 from pie_mlx.backend.mlx.parity import choose_form
-from pie_mlx.backend.mlx.planner import Grouping, Kind, PlanSettings, StepPlan, plan_step
+from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan, plan_step
 from pie_mlx.backend.mlx.readout import Readout
 from pie_mlx.errors import DeviceFailed
 
@@ -65,10 +66,10 @@ class MlxBackend:
         self._forward = Forward(module, windows, folded=device == "cpu")
         heads = getattr(getattr(module, "args", None), "num_attention_heads", None)
         costs = cost_model(self._shapes, heads)
-        self._settings = PlanSettings(costs, options.grouping, options.kind)
+        self._settings = PlanSettings(costs, options.grouping, options.kind, cascades=self._forward.folded)
         form, notice = choose_form(module, self._forward, self._shapes, self._settings, identity.model)
         if form in (Form.ARRAYS, Form.ARRAYS_BY_GROUP):
-            self._settings = replace(self._settings, grouping=Grouping.ONE)
+            self._settings = replace(self._settings, grouping=Grouping.ONE, cascades=False)
         self.notices: tuple[str, ...] = () if notice is None else (notice,)
         self._arena: Arena | None = None
         self._num_steps = 0

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from pie_mlx.backend.base import IntArray
 from pie_mlx.backend.mlx.arena import Arena, Writes
-from pie_mlx.backend.mlx.attention import Mask, attend, causal_mask, device_mask, to_fold
-from pie_mlx.backend.mlx.planner import Call, Kind, StepPlan
+from pie_mlx.backend.mlx.attention import Mask, attend, cascade, causal_mask, device_mask, to_fold
+from pie_mlx.backend.mlx.calls import Call, Kind
+from pie_mlx.backend.mlx.planner import StepPlan
 
 _MASK_AXES = 4
+_PER_ROW = (Kind.PADDED, Kind.CASCADE)
 
 
 class Form(enum.Enum):
@@ -59,7 +62,8 @@ class ForwardPass:
         self.is_sequence = len(plan.segments) == 1
         self._writes = Writes(plan.write_slots)
         self._calls: dict[int | None, tuple[Call, ...]] = {}
-        self._indices: dict[tuple[int | None, int, int], mx.array] = {}
+        self._indices: dict[tuple[int, int], mx.array] = {}
+        """By the identity of a planned call's slots, which live as long as the pass, and number of heads."""
         self._masks: dict[tuple[int | None, int, mx.Dtype], Mask] = {}
         self.health: mx.array = mx.zeros(plan.num_rows)
         """One number a row, not finite if the row went wrong in any layer that writes K/V."""
@@ -93,19 +97,20 @@ class ForwardPass:
 
     def fetch(self, layer: int, window: int | None, at: int) -> tuple[mx.array, mx.array]:
         """Return K and V ``[batch, heads, keys, dim]`` of call ``at`` as views or gathers of the arena."""
-        call = self.calls(window)[at]
+        return self._fetch(layer, self.calls(window)[at])
+
+    def _fetch(self, layer: int, call: Call) -> tuple[mx.array, mx.array]:
+        """Return K and V of a call's keys, without those of its prefix."""
         keys, values = self.arena.read(layer)
         if call.slots is None:
             return keys[None, :, call.lo : call.hi], values[None, :, call.lo : call.hi]
-        return self._gather(keys, window, at), self._gather(values, window, at)
+        return self._gather(keys, call.slots), self._gather(values, call.slots)
 
-    def _gather(self, array: mx.array, window: int | None, at: int) -> mx.array:
-        """Gather the keys of call ``at`` as contiguous ``[batch, heads, keys, dim]``: rows of a flat array are fast."""
+    def _gather(self, array: mx.array, slots: IntArray) -> mx.array:
+        """Gather slots as contiguous ``[batch, heads, keys, dim]``: rows of a flat array are fast."""
         heads, num_slots, width = array.shape
-        key = (window, at, heads)
+        key = (id(slots), heads)
         if key not in self._indices:
-            slots = self.calls(window)[at].slots
-            assert slots is not None, "only gathers have an index"
             by_segment = slots if slots.ndim > 1 else slots[None]
             first = np.arange(heads, dtype=np.int32) * num_slots
             self._indices[key] = mx.array(by_segment[:, None] + first[None, :, None])
@@ -128,7 +133,7 @@ class ForwardPass:
         if mask is None:
             return None
         made = device_mask(mask, dtype, folded=self.folded)
-        return made[:, None, None] if call.kind is Kind.PADDED else made
+        return made[:, None, None] if call.kind in _PER_ROW else made
 
     def mask_for_model(self, window: int | None, *, as_array: bool) -> Mask:
         """Return the mask that a model gets in an array form: over all keys of the one call."""
@@ -150,9 +155,14 @@ class ForwardPass:
         calls = self.calls(window)
         parts = []
         for at, call in enumerate(calls):
-            kv = self.fetch(layer, window, at)
+            kv = self._fetch(layer, call)
             mask = self.mask_of_call(window, at, queries.dtype)
             rows = queries if len(calls) == 1 else queries[call.start : call.stop]
+            if call.prefix is not None:
+                assert not isinstance(mask, str), "the rows of a cascade are single tokens"
+                prefix = self._fetch(layer, call.prefix)
+                parts.append(cascade(rows, prefix, kv, mask, scale=scale, sinks=sinks))
+                continue
             turned = not self.is_sequence and call.kind is not Kind.PADDED
             mixed = attend(to_fold(rows) if turned else rows, kv, mask, scale=scale, sinks=sinks, folded=self.folded)
             parts.append(to_fold(mixed) if turned else mixed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from pie_mlx.backend.mlx.arena import LayerShape
-from pie_mlx.backend.mlx.planner import CostModel
+from pie_mlx.backend.mlx.calls import CostModel
 from pie_mlx.platform import memory
 
 _CACHE_FRACTION = 1 / 16

@@ -116,7 +116,7 @@ def _segment(sequences: Sequence[Sequence[int]], at: int, start: int, stop: int)
 def _run(forward: Forward, arena: Arena, settings: PlanSettings, segments: list[Segment]) -> FloatArray:
     """Run a pass in one group; return the logits of each segment's last row, in the order of the segments."""
     grouping = Grouping.EACH if len(segments) == 1 else Grouping.ONE
-    plan = plan_step(segments, PlanSettings(settings.costs, grouping))
+    plan = plan_step(segments, PlanSettings(settings.costs, grouping, cascades=False))
     rows: IntArray = np.array(plan.starts[1:], dtype=np.int32) - 1
     logits = forward.run(plan, arena, rows)[0].astype(mx.float32)
     mx.eval(logits, arena.arrays())

@@ -15,6 +15,7 @@ from pie_mlx.search.strategies.base import (
     children,
     expandable,
     ids,
+    usable,
 )
 
 
@@ -43,5 +44,5 @@ def finished_leaves(view: View) -> list[Node]:
     return [
         node
         for node in view.tree.leaves()
-        if node.id != ROOT and node in children(view, [node.parent or ROOT]) and not expandable(view, node)
+        if node.id != ROOT and usable(node) and not expandable(view, node)
     ]

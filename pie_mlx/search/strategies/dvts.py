@@ -17,6 +17,7 @@ from pie_mlx.search.strategies.base import (
     expandable,
     ids,
     others,
+    usable,
 )
 
 
@@ -29,24 +30,15 @@ class Dvts(Strategy):
         yield Expand((Ask(ROOT, trees * breadth),))
         firsts = children(view, [ROOT])
         yield Evaluate(ids(firsts))
-        groups = [[n for n in children(view, [ROOT]) if n in firsts[i::trees]] for i in range(trees)]
+        groups = [firsts[i::trees] for i in range(trees)]
         while True:
-            heads: list[Node] = []
-            dropped: list[Node] = []
-            for group in groups:
-                kept = best((node for node in group if node in _alive(view, group)), 1)
-                heads += kept
-                dropped += [node for node in group if node not in kept]
+            alive = [[node for node in group if usable(node)] for group in groups]
+            heads: list[Node] = [node for group in alive for node in best(group, 1)]
             yield Select(ids(heads))
-            yield Prune(others(_alive(view, dropped), []), "not the best of its subtree")
+            yield Prune(others((node for group in alive for node in group), heads), "not the best of its subtree")
             growing = [node for node in heads if expandable(view, node)]
             if not growing:
                 return
             yield Expand(tuple(Ask(node.id, breadth) for node in growing))
             yield Evaluate(ids(children(view, ids(growing))))
             groups = [children(view, [node.id]) for node in growing]
-
-
-def _alive(view: View, nodes: list[Node]) -> list[Node]:
-    """Return those of ``nodes`` that still count."""
-    return [node for node in nodes if node in children(view, [node.parent or ROOT])]

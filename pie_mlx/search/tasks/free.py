@@ -15,7 +15,7 @@ State = tuple[str, ...]
 _PROMPT = """\
 {question}
 
-Think step by step. Write one short step a line, each starting with "Step". After the last step, write the answer."""
+Answer with a numbered list of {depth} short points, one line each. Then a summary in one sentence."""
 
 
 class Free(Task[State]):
@@ -56,15 +56,15 @@ class Free(Task[State]):
 
     def prompt(self) -> str:
         """Return the question, and the form that is asked for."""
-        return _PROMPT.format(question=self._question)
+        return _PROMPT.format(question=self._question, depth=self._depth)
 
     def start(self) -> State:
         """Return no thought."""
         return ()
 
     def lead(self, state: State) -> str:
-        """Number the step."""
-        return f"{chr(10) if state else ''}Step {len(state) + 1}:"
+        """Number the point: even small models go on with a list."""
+        return f"{chr(10) if state else ''}{len(state) + 1}."
 
     def step(self, state: State, text: str) -> State | Rejected:
         """Take any thought that says something."""
@@ -83,16 +83,16 @@ class Free(Task[State]):
     def synthesis(self, state: State) -> str | None:
         """Ask for the answer."""
         del state
-        return "\nAnswer:"
+        return "\n\nIn summary,"
 
     def key(self, state: State) -> str:
         """Return the thoughts without case and spacing, so that equal ones merge."""
         return "\n".join(" ".join(thought.casefold().split()).rstrip(".") for thought in state)
 
     def judging(self, state: State) -> Judging:
-        """Ask how well the steps serve the question."""
+        """Ask whether the points serve the question; on the starter these labels take a quarter of the mass."""
         del state
         return Judging(
-            "\nAre these steps right, and do they help to answer the question? One word, good, fair or bad:",
-            {"good": 1.0, "fair": 0.5, "bad": 0.0},
+            "\n\nIs this a good answer to the question? (yes or no):",
+            {"Yes": 1.0, "No": 0.0},
         )

@@ -11,6 +11,7 @@ import pytest
 
 from pie_mlx.errors import UsageError
 from pie_mlx.search.errors import TraceError
+from pie_mlx.search.node import NodeId
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.result import SearchResult
 from pie_mlx.search.run import Run
@@ -115,13 +116,13 @@ def test_a_killed_run_with_steering_is_steered_again(start_engine: Any, tmp_path
         if not isinstance(event, NodeDone) or run.is_over:
             return
         if event.node == "0.0":
-            run.insert("0", "think of light")
+            run.insert(NodeId("0"), "think of light")
         elif event.node == "0.1":
-            run.lock("0.1")
-            run.edit("0.0", "look up")
-            run.expand("0.1", 1, 99)
+            run.lock(NodeId("0.1"))
+            run.edit(NodeId("0.0"), "look up")
+            run.expand(NodeId("0.1"), 1, 99)
         elif event.node == "0.1.0":
-            run.prune("0.2")
+            run.prune(NodeId("0.2"))
 
     expected = record(engine, whole, replace(SMALL, budget_nodes=None), steer=steer)
     kinds = {event.event for event in read_trace(whole).events}

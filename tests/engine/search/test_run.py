@@ -17,6 +17,7 @@ from pie_mlx.search.params import SearchParams
 from pie_mlx.search.result import SearchResult
 from pie_mlx.search.run import Run
 from pie_mlx.search.strategies import STRATEGIES
+from pie_mlx.search.tasks.base import Judging
 from pie_mlx.search.tasks.free import Free
 from pie_mlx.search.tasks.game24 import Game24
 from pie_mlx.search.trace_events import (
@@ -28,6 +29,7 @@ from pie_mlx.search.trace_events import (
     PagesRead,
     Pruned,
     Scored,
+    TextAdded,
 )
 
 ALL = sorted(STRATEGIES)
@@ -75,7 +77,7 @@ def test_one_seed_gives_one_sequence_of_events(start_engine: Any, strategy: Any)
 
 
 @pytest.mark.parametrize("strategy", ["beam", "mcts", "best_first", "self_consistency"])
-@pytest.mark.parametrize("pool_pages", [25, 28, 40])
+@pytest.mark.parametrize("pool_pages", [26, 28, 40])
 def test_a_small_pool_is_slower_and_gives_the_same_tree(start_engine: Any, strategy: Any, pool_pages: int) -> None:
     """Whatever the pool, the tree, its scores and its answer are the same."""
     params = replace(SMALL, strategy=strategy, budget_nodes=25)
@@ -88,7 +90,7 @@ def test_a_small_pool_is_slower_and_gives_the_same_tree(start_engine: Any, strat
 
 def test_a_small_pool_says_that_it_is_small(start_engine: Any) -> None:
     """Working narrower than wished is told in a notice with its numbers."""
-    result = Run(start_engine(24), Free(QUESTION), SMALL).result(60)
+    result = Run(start_engine(26), Free(QUESTION), SMALL).result(60)
     assert any("the pool is small" in notice for notice in result.notices)
 
 
@@ -207,11 +209,25 @@ def test_siblings_of_a_level_are_judged_in_one_batch(start_engine: Any) -> None:
 
     def listen(event: Event) -> None:
         if isinstance(event, Scored) and event.node.count(".") == 1:
-            steps[event.node] = engine.backend.num_steps  # type: ignore[attr-defined]
+            steps[event.node] = engine.backend.num_steps
 
     Run(engine, Free(QUESTION), replace(SMALL, breadth=4), listen=listen).result(60)
     assert len(steps) == 4
     assert len(set(steps.values())) == 1
+
+
+def test_pieces_join_to_the_thoughts(start_engine: Any) -> None:
+    """With deltas, every sibling grows while it is written, and the pieces are the whole; the tree is the same."""
+    events: list[Event] = []
+    result = Run(start_engine(), Free(QUESTION), SMALL, listen=events.append, deltas=True).result(60)
+    pieces: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, TextAdded):
+            pieces[event.node] = pieces.get(event.node, "") + event.text
+        elif isinstance(event, NodeDone) and event.node != "0":
+            assert event.text in pieces.get(event.node, "")
+    assert pieces
+    assert tree_of(result) == tree_of(Run(start_engine(), Free(QUESTION), SMALL).result(60))
 
 
 # --- faults ------------------------------------------------------------------------------
@@ -345,6 +361,22 @@ def test_an_engine_without_text_is_refused(start_engine: Any) -> None:
         Run(engine, Free(QUESTION), SMALL)
 
 
+class _Digits(Free):
+    """A task whose labels start with one character."""
+
+    def judging(self, state: object) -> Judging:
+        """Ask for 1 or 10."""
+        return Judging("\nRate:", {"1": 0.0, "10": 1.0})
+
+
+def test_labels_that_start_alike_are_refused_before_any_work(start_engine: Any) -> None:
+    """The refusal comes when the run is made, not after the first level was written."""
+    engine = start_engine()
+    with pytest.raises(InvalidParameter, match="labels"):
+        Run(engine, _Digits(QUESTION), SMALL)
+    assert engine.backend.num_steps == 0
+
+
 def test_reasoning_is_asked_only_of_thinking_models(start_engine: Any) -> None:
     """A budget of reasoning tokens for a model without think markers is refused."""
     with pytest.raises(InvalidParameter, match="reasoning_tokens"):
@@ -356,7 +388,7 @@ def test_reasoning_is_asked_only_of_thinking_models(start_engine: Any) -> None:
 
 def test_the_result_is_the_documented_object(start_engine: Any) -> None:
     """Exactly the documented fields, with the schema's name."""
-    out = Run(start_engine(), Free(QUESTION), SMALL).result(60).to_json()
+    out: dict[str, Any] = dict(Run(start_engine(), Free(QUESTION), SMALL).result(60).to_json())
     assert out["schema"] == "pie-mlx.tot-result/1"
     assert set(out) == {
         "schema", "answer", "solved", "finish_reason", "nodes", "tokens", "wall_s", "pages", "alarms",

@@ -11,7 +11,7 @@ import pytest
 
 from pie_mlx.errors import InvalidParameter, UsageError
 from pie_mlx.search.errors import TreeError
-from pie_mlx.search.node import NodeStatus
+from pie_mlx.search.node import NodeId, NodeStatus
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.result import SearchResult
 from pie_mlx.search.run import Run
@@ -27,7 +27,6 @@ from pie_mlx.search.trace_events import (
     Pruned,
     Resumed,
     Selected,
-    Stepped,
 )
 
 SMALL = SearchParams(max_tokens=12, answer_tokens=12, breadth=2, beam=1)
@@ -115,7 +114,7 @@ def test_prune_closes_a_subtree_while_it_is_written(start_engine: Any) -> None:
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.0"):
-            run.prune("0.1")
+            run.prune(NodeId("0.1"))
 
     result, events, _ = steered(start_engine(), act)
     pruned = [event for event in events if isinstance(event, Pruned) and event.node == "0.1"]
@@ -142,7 +141,7 @@ def test_expand_writes_more_children_with_their_own_seed(start_engine: Any) -> N
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.1"):
-            run.expand("0", 3, 1234)
+            run.expand(NodeId("0"), 3, 1234)
 
     result, events, _ = steered(start_engine(), act)
     children = [node for node in result.nodes if node.parent == "0"]
@@ -156,7 +155,7 @@ def test_edit_replaces_a_thought_and_what_followed_it(start_engine: Any) -> None
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.0.0"):
-            run.edit("0.0", "light is scattered")
+            run.edit(NodeId("0.0"), "light is scattered")
 
     params = replace(SMALL, beam=2)
     result, events, _ = steered(start_engine(), act, params)
@@ -171,7 +170,7 @@ def test_an_inserted_thought_competes_in_its_level(start_engine: Any) -> None:
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.0"):
-            run.insert("0", "blue light is scattered most")
+            run.insert(NodeId("0"), "blue light is scattered most")
 
     result, events, _ = steered(start_engine(), act, replace(SMALL, beam=3))
     inserted = next(event for event in events if isinstance(event, Inserted))
@@ -193,7 +192,7 @@ def test_a_locked_node_stays_in_the_beam(start_engine: Any) -> None:
 
     def act(run: Run, event: Event) -> None:
         if done(event, worst["node"]):
-            run.lock(worst["node"])
+            run.lock(NodeId(worst["node"]))
 
     result, events, _ = steered(start_engine(), act)
     assert any(isinstance(event, Locked) for event in events)
@@ -205,7 +204,7 @@ def test_accept_makes_a_node_the_answer(start_engine: Any) -> None:
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.1"):
-            run.accept("0.0")
+            run.accept(NodeId("0.0"))
 
     result, _, _ = steered(start_engine(), act)
     assert result.finish_reason is FinishReason.ANSWER
@@ -221,10 +220,10 @@ def test_a_node_becomes_a_chat(start_engine: Any) -> None:
 
     def act(run: Run, event: Event) -> None:
         if done(event, "0.0"):
-            chats.append(run.fork_to_chat("0.0"))
+            chats.append(run.fork_to_chat(NodeId("0.0")))
 
     result, _, run = steered(engine, act)
-    after = run.fork_to_chat("0.0")
+    after = run.fork_to_chat(NodeId("0.0"))
     with chats[0] as chat:
         assert chat.tokens == after.tokens
         assert chat.generate(max_tokens=3).completion_tokens == 3
@@ -241,13 +240,14 @@ def test_wishes_without_meaning_are_refused_at_once(start_engine: Any) -> None:
     def act(run: Run, event: Event) -> None:
         if not done(event, "0.1"):
             return
-        for wish in (
-            lambda: run.prune("0.9"),
-            lambda: run.prune("0"),
-            lambda: run.edit("0.0", "  "),
-            lambda: run.insert("0.7", "x"),
-            lambda: run.expand("0.0", 0),
-        ):
+        wishes: list[Callable[[], object]] = [
+            lambda: run.prune(NodeId("0.9")),
+            lambda: run.prune(NodeId("0")),
+            lambda: run.edit(NodeId("0.0"), "  "),
+            lambda: run.insert(NodeId("0.7"), "x"),
+            lambda: run.expand(NodeId("0.0"), 0),
+        ]
+        for wish in wishes:
             with pytest.raises((TreeError, InvalidParameter)) as caught:
                 wish()
             refused.append(caught.type)

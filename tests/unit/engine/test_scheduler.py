@@ -211,7 +211,7 @@ def test_no_victim_twice_without_progress() -> None:
     world = World(3, [ask(1), ask(2), fresh], {1: {1}, 2: {2}, 3: {3}})
     assert schedule(world, LIMITS) == Preempt(RequestId(2), all_views=False)
     older = ask(2, Phase.PREEMPTED, outstanding=20, pages=0)
-    world = World(3, [ask(1, room=3), older, fresh], {1: {1}, 3: {3, 4}})
+    world = World(4, [ask(1, room=3), older, fresh], {1: {1}, 3: {3, 4, 5}})
     assert granted(schedule(world, LIMITS)) == {1: 1}
     world.asks = [ask(1, room=3), older, replace(fresh, has_progressed=True)]
     assert schedule(world, LIMITS) == Preempt(RequestId(3), all_views=False)

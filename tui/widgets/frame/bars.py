@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 16
 _KEY_NAMES = {
-    "space": "␣", "full_stop": ".", "question_mark": "?", "slash": "/", "left_square_bracket": "[",
+    "space": "space", "full_stop": ".", "question_mark": "?", "slash": "/", "left_square_bracket": "[",
     "right_square_bracket": "]", "enter": "⏎", "escape": "esc", "left_curly_bracket": "{", "right_curly_bracket": "}",
     "left_parenthesis": "(", "right_parenthesis": ")", "up": "↑", "down": "↓", "left": "←", "right": "→",
     "pageup": "pgup", "pagedown": "pgdn", "circumflex_accent": "^",
@@ -81,6 +81,7 @@ class AlarmBanner(Bar):
     def watch_alarm(self, alarm: AlarmNote | None) -> None:
         """Show the banner only while there is an alarm."""
         self.display = alarm is not None
+        self.set_class(alarm is not None and alarm.level != "failure", "-warning")
 
     def on_mount(self) -> None:
         """Start hidden."""

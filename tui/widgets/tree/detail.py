@@ -15,7 +15,7 @@ from pie_mlx.search.tree import Node, Score
 from pie_mlx.tui.inks import Inks
 from pie_mlx.tui.looks import LOCKED, LOOKS, value_text
 from pie_mlx.tui.story import RunStory
-from pie_mlx.tui.text import bar, clean_text, one_line, seconds
+from pie_mlx.tui.text import bar, clean_text, fit, one_line, seconds
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 LOW_MASS = 0.2
@@ -59,7 +59,7 @@ def describe_node(node: Node, story: RunStory, inks: Inks) -> Text:
 
 def _section(name: str, inks: Inks) -> Text:
     """Return a heading."""
-    return Text(f"\n{name}\n", style=inks["head"])
+    return Text().append(f"\n{name}\n", inks["head"])
 
 
 def _reason(node: Node, inks: Inks) -> Text:
@@ -112,7 +112,8 @@ def _score(score: Score, story: RunStory, inks: Inks) -> Text:
     width = max((len(one_line(label, 12)) for label in score.label_probs), default=0)
     for label, probability in score.label_probs.items():
         out.append(f"  {one_line(label, 12):<{width}} ", inks["text"])
-        out.append(bar(probability, _BAR_CELLS), inks["info"]).append(f" {probability:6.1%}\n", inks["text"])
+        out.append(f"{bar(probability, _BAR_CELLS):<{_BAR_CELLS}}", inks["info"])
+        out.append(f" {probability:6.1%}\n", inks["text"])
     if score.mass is not None:
         low = score.mass < LOW_MASS
         words = f"  mass {score.mass:.1%} of the vocabulary" + (" ! low: the labels were hardly meant" if low else "")
@@ -133,9 +134,7 @@ def _siblings(node: Node, story: RunStory, inks: Inks) -> Text:
         look = LOOKS[sibling.status]
         out.append("❯ " if sibling is node else "  ", inks["accent"])
         out.append(f"{look.glyph} ", inks[look.role]).append(f"{value_text(sibling.score):>5} ", inks["text"])
-        words = Text(one_line(sibling.text, 60), style=inks["dim"])
-        words.truncate(28, overflow="ellipsis")
-        out.append_text(words).append("\n")
+        out.append(f"{fit(one_line(sibling.text, 60), 25).rstrip()}\n", inks["dim"])
     return out
 
 

@@ -29,9 +29,9 @@ class Columns:
     def fitting(cls, width: int) -> Columns:
         """Return the columns that a width has room for."""
         if width >= 96:
-            return cls(10, 6, 8)
+            return cls(12, 8, 9)
         if width >= 72:
-            return cls(8, 6, 7)
+            return cls(8, 8, 9)
         return cls(6, 5, 0) if width >= 52 else cls(4, 0, 0)
 
     @property
@@ -43,7 +43,8 @@ class Columns:
         """Return the columns' names."""
         style = inks["head"]
         text = " " + fit("score", self.bar + 1 + _VALUE, right=True)
-        return [(text + fit("tokens", self.tokens, right=True) + fit("own+shr", self.pages, right=True), style)]
+        tokens = "tokens" if self.tokens > 6 else "tok"
+        return [(text + fit(tokens, self.tokens, right=True) + fit("own+shr", self.pages, right=True), style)]
 
     def draw(self, node: Node, story: RunStory, inks: Inks) -> list[Piece]:
         """Return a node's score, tokens and pages."""
@@ -55,7 +56,7 @@ class Columns:
             share = story.range.share(value)
             heat = inks.heat(share)
             dull = node.status in DULL
-            filled = bar(share, self.bar).rstrip()
+            filled = bar(share, self.bar)
             out.append((filled, inks["dim"] if dull else heat))
             out.append(("─" * (self.bar - len(filled)), inks["track"]))
             strong = Style(bold=not dull)

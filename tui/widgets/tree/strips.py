@@ -12,7 +12,7 @@ from pie_mlx.search.tree import Node, PoolCounts
 from pie_mlx.tui.inks import Inks
 from pie_mlx.tui.looks import DULL, LOOKS, value_text
 from pie_mlx.tui.story import RunStory
-from pie_mlx.tui.text import fit, spark
+from pie_mlx.tui.text import curve, fit
 from pie_mlx.tui.widgets.frame.line_view import Line, LineView, Piece, inks_of, line_strip
 
 _TAIL = 24
@@ -89,31 +89,32 @@ class PoolGauge(Widget):
     def render_line(self, y: int) -> Strip:
         """Draw bar, counts or curve."""
         base, width = self.visual_style.rich_style, self.size.width
-        lines = gauge_lines(self.story, inks_of(self.app), width - 2)
+        lines = gauge_lines(self.story, inks_of(self.app), width - 2, self.size.height)
         return line_strip([(" ", base), *(lines[y] if y < len(lines) else [])], width, base)
 
 
-def gauge_lines(story: RunStory, inks: Inks, width: int) -> list[Line]:
-    """Return bar, counts and curve; one line of words before the pool was read."""
+def gauge_lines(story: RunStory, inks: Inks, width: int, height: int) -> list[Line]:
+    """Return bar, counts and a curve that fills the height; one line of words before the pool was read."""
     pool = story.tree.pool
     total = pool.free + pool.private + pool.shared + pool.cached
     if not total:
         return [[("the pool was not read yet", inks["dim"])]]
     history = [float(counts.held) for counts in story.pool_history]
-    curve = spark(history, max(1, width - 30), top=float(total))
+    room, rows = max(1, width - 26), max(1, height - 2)
+    peak = [f"peak {story.peak_pages} held", f"{story.freed_pages} came back"] if rows > 1 else [f"peak {story.peak_pages} held"]
     ratio = f"  {pool.viewed / pool.held:.1f}× sharing" if pool.held and pool.viewed > pool.held else ""
     return [
-        [*pool_bar(pool, max(4, width - 18), inks), (f"  {pool.free} free of {total}", inks["dim"])],
+        [*pool_bar(pool, max(4, width - 26), inks), (f"  {pool.free} free of {total}", inks["dim"])],
         [
             ("█ ", inks["good"]), (f"{pool.shared} shared  ", inks["text"]),
             ("▓ ", inks["info"]), (f"{pool.private} own  ", inks["text"]),
             ("▒ ", inks["dim"]), (f"{pool.cached} cached", inks["text"]),
             (ratio, inks["best"]),
         ],
-        [
-            (fit(curve, max(1, width - 30)), inks["info"]),
-            (f" peak {story.peak_pages}, {story.freed_pages} came back", inks["dim"]),
-        ],
+        *(
+            [(line, inks["info"]), (f"  {peak[row] if row < len(peak) else ''}", inks["dim"])]
+            for row, line in enumerate(curve(history, room, rows, top=float(total)))
+        ),
     ]  # fmt: skip
 
 
@@ -135,6 +136,8 @@ def pool_bar(pool: PoolCounts, cells: int, inks: Inks) -> Line:
 class LogView(LineView):
     """What happened, line by line; stays at the end unless it was scrolled up."""
 
+    _sticks = True
+
     def __init__(self, story: RunStory, *, id: str | None = None) -> None:  # noqa: A002
         """Show a story's log."""
         super().__init__(id=id)
@@ -142,10 +145,27 @@ class LogView(LineView):
 
     def show_change(self) -> None:
         """Draw again; who reads further up is left alone."""
-        was_at_end = self.at_bottom()
+        sticks = self._sticks
         self.set_num_rows(len(self.story.log))
-        if was_at_end:
-            self.show_row(max(0, len(self.story.log) - 1))
+        if sticks:
+            self._to_end()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Stay at the end from now on, or no longer."""
+        super().watch_scroll_y(old_value, new_value)
+        if self.at_bottom():
+            self._sticks = True
+        elif new_value < old_value:
+            self._sticks = False
+
+    def on_resize(self) -> None:
+        """Keep the end in sight in a window of another height."""
+        if self._sticks:
+            self._to_end()
+
+    def _to_end(self) -> None:
+        """Scroll to the end once the sizes are known."""
+        self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
     def draw(self, row: int, width: int) -> Strip:
         """Draw one line."""

@@ -54,7 +54,7 @@ def _level_row(depth: int, nodes: list[Node], story: RunStory, inks: Inks) -> Li
         (count(bad), inks["warn"] if bad else inks["dim"]),
         ("" if best is None else f"{best:.2f}", heat),
         ("" if mean is None else f"{mean:.2f}", inks["dim"]),
-        (bar(0.0 if best is None else story.range.share(best), 24), heat),
+        (bar(0.0 if best is None else story.range.share(best), 12), heat),
         (count(sum(node.tokens.completion for node in nodes)), inks["text"]),
         (count(sum(node.pages.total - node.pages.shared for node in nodes)), inks["text"]),
     )
@@ -70,7 +70,7 @@ def best_path_lines(story: RunStory, app: App[object], width: int) -> list[Line]
         head: list[Piece] = [(f"{look.glyph} {node.id}  ", inks[look.role])]
         if node.value is not None:
             share = story.range.share(node.value)
-            head += [(bar(share, 12), inks.heat(share)), (f" {value_text(node.score)}", inks.heat(share))]
+            head += [(f"{bar(share, 12):<12}", inks.heat(share)), (f" {value_text(node.score)}", inks.heat(share))]
         head.append((f"  {node.tokens.completion} tokens", inks["dim"]))
         lines.append(head)
         text = clean_text(thought(node, story.tree))

@@ -12,8 +12,9 @@ import pytest
 from pie_mlx.backend.base import Logprobs, WantLogprobs
 from pie_mlx.backend.mlx.backend import BackendOptions
 from pie_mlx.backend.mlx.cache import Form
+from pie_mlx.backend.mlx.calls import Kind
 from pie_mlx.backend.mlx.parity import reference_logits
-from pie_mlx.backend.mlx.planner import Grouping, Kind
+from pie_mlx.backend.mlx.planner import Grouping
 
 VOCAB = 211
 TOLERANCE = 2e-4
@@ -100,8 +101,8 @@ def test_forks_through_shared_slots_equal_single(
 
 
 @pytest.mark.parametrize("grouping", list(Grouping))
-@pytest.mark.parametrize("view_or_gather", [None, Kind.VIEW, Kind.GATHER])
-@pytest.mark.parametrize("model", ["llama", "gemma3"])
+@pytest.mark.parametrize("view_or_gather", [None, Kind.VIEW, Kind.GATHER, Kind.CASCADE])
+@pytest.mark.parametrize("model", ["llama", "gemma3", "gpt-oss"])
 def test_every_path_of_the_planner_gives_the_same(
     make_driver: Callable[..., Any],
     new_sequence: Callable[..., Any],

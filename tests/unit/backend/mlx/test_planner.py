@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pie_mlx.backend.base import Segment, WantNothing
-from pie_mlx.backend.mlx.planner import Call, CostModel, Grouping, Kind, PlanSettings, StepPlan, plan_step
+from pie_mlx.backend.mlx.calls import Call, CostModel, Kind
+from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan, plan_step
 from pie_mlx.ids import ContextId
 
 COSTS = CostModel(bytes_per_s=1e10, ops_per_s=1.5e10, call_s=6e-5, bytes_per_key=1536, ops_per_key=2304)
@@ -37,6 +40,10 @@ def _forks(count: int, prefix: int, private: int, gap: int) -> list[Segment]:
 def _slots_seen(call: Call, row: int) -> npt.NDArray[np.int64]:
     """Return the slots that row ``row`` of a call sees, in the order of its keys."""
     at = row - call.start
+    if call.prefix is not None:
+        return np.concatenate(
+            [_slots_seen(call.prefix, row), _slots_seen(replace(call, kind=Kind.PADDED, prefix=None), row)]
+        )
     slots = np.arange(call.lo, call.hi) if call.slots is None else call.slots
     keys = (slots[at] if call.kind is Kind.PADDED else slots).astype(np.int64)
     if call.causal:
@@ -76,7 +83,7 @@ def steps(draw: st.DrawFn) -> list[Segment]:
 @given(
     segments=steps(),
     grouping=st.sampled_from([None, *Grouping]),
-    kind=st.sampled_from([None, Kind.VIEW, Kind.GATHER]),
+    kind=st.sampled_from([None, Kind.VIEW, Kind.GATHER, Kind.CASCADE]),
     window=st.sampled_from([None, 1, 4, 9]),
 )
 def test_every_row_sees_exactly_its_own_keys(
@@ -114,15 +121,34 @@ def test_a_sequence_in_order_is_a_plain_view() -> None:
 
 def test_forks_of_a_long_prefix_attend_in_one_call() -> None:
     """Sixteen branches of a 512-token prefix read it once."""
-    plan = plan_step(_forks(16, 512, 12, 0), PlanSettings(COSTS))
+    plan = plan_step(_forks(16, 512, 12, 0), PlanSettings(COSTS, cascades=False))
     (call,) = plan.calls(None)
     assert call.kind is Kind.VIEW
     assert call.span == 512 + 16 * 13
 
 
+def test_forks_with_tails_cascade() -> None:
+    """Where the device can, the prefix is read once without a mask and each branch has its own tail."""
+    plan = plan_step(_forks(16, 512, 60, 0), PlanSettings(COSTS))
+    (call,) = plan.calls(None)
+    assert call.kind is Kind.CASCADE
+    assert call.prefix is not None
+    assert (call.prefix.kind, call.prefix.span, call.prefix.mask) == (Kind.VIEW, 512, None)
+    assert call.span == 512 + 61
+
+
+def test_a_chunk_leaves_its_tree() -> None:
+    """A long prefill chunk does not attend over its siblings' tails."""
+    forks = _forks(8, 64, 200, 0)
+    chunk = _segment(20, list(range(16, 80)), list(range(5000, 5200)))
+    plan = plan_step([*forks, chunk], PlanSettings(COSTS))
+    spans = {call.stop - call.start: call.span for call in plan.calls(None)}
+    assert spans[200] == 264
+
+
 def test_a_view_that_is_mostly_holes_becomes_a_gather() -> None:
     """Branches whose pages lie far apart gather exactly their slots."""
-    plan = plan_step(_forks(4, 64, 3, 2000), PlanSettings(COSTS))
+    plan = plan_step(_forks(4, 64, 3, 2000), PlanSettings(COSTS, cascades=False))
     (call,) = plan.calls(None)
     assert call.kind is Kind.GATHER
     assert call.span == 64 + 4 * 4
@@ -147,8 +173,9 @@ def test_long_strangers_keep_their_own_views() -> None:
 def test_long_private_tails_are_not_multiplied_by_every_row() -> None:
     """With tails far longer than the prefix, a shared call would do sixteen times the work."""
     plan = plan_step(_forks(16, 64, 2000, 0), PlanSettings(COSTS))
-    assert plan.grouping is not Grouping.TREES
     assert max(call.span for call in plan.calls(None)) < 3000
+    plain = plan_step(_forks(16, 64, 2000, 0), PlanSettings(COSTS, cascades=False))
+    assert max(call.span for call in plain.calls(None)) < 3000
 
 
 @pytest.mark.parametrize("costs", [COSTS, FREE_OPS])

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pie_mlx.sampling import derive_seed, uniform
 from pie_mlx.search.node import ROOT, NodeId, NodeStatus, child_id
-from pie_mlx.search.params import SearchParams
+from pie_mlx.search.params import SearchParams, StrategyName
 from pie_mlx.search.strategies import STRATEGIES
 from pie_mlx.search.strategies.base import Evaluate, Expand, Prune, Select
 
-ALL = sorted(STRATEGIES)
+ALL: list[StrategyName] = sorted(STRATEGIES)
 
 
 def test_beam_expands_the_best_of_each_level_together(world: Any) -> None:
@@ -62,7 +63,7 @@ def test_greedy_goes_straight_down(world: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["best_of_n", "self_consistency"])
-def test_chains_grow_side_by_side_without_competing(world: Any, name: str) -> None:
+def test_chains_grow_side_by_side_without_competing(world: Any, name: StrategyName) -> None:
     """Each sample gets one child a level; nothing is pruned on the way."""
     run = world(SearchParams(breadth=3)).run(STRATEGIES[name]())
     assert [len(a.asks) for a in run.actions if isinstance(a, Expand)] == [1, 3, 3]
@@ -78,9 +79,15 @@ def test_best_of_n_takes_the_best_leaf(world: Any) -> None:
 
 @pytest.mark.parametrize(
     ("weight", "values", "winner"),
-    [("count", (0.9, 0.1, 0.1), (1, 0, 0)), ("value", (0.9, 0.1, 0.1), (0, 0, 0)), ("value", (0.1, None, 0.2), (2, 0, 0))],
+    [
+        ("count", (0.9, 0.1, 0.1), (1, 0, 0)),
+        ("value", (0.9, 0.1, 0.1), (0, 0, 0)),
+        ("value", (0.1, None, 0.2), (2, 0, 0)),
+    ],
 )
-def test_majority_counts_or_weighs(world: Any, weight: Any, values: tuple[float | None, ...], winner: tuple[int, ...]) -> None:
+def test_majority_counts_or_weighs(
+    world: Any, weight: Any, values: tuple[float | None, ...], winner: tuple[int, ...]
+) -> None:
     """Two equal answers beat one; weighted, one good sample beats two bad ones, and no value weighs nothing."""
     run = world(SearchParams(breadth=3, self_weight=weight), value=lambda path: values[path[0]])
     run.answers = {(0, 0, 0): "a", (1, 0, 0): "b", (2, 0, 0): "b"}
@@ -138,7 +145,7 @@ def test_dvts_subtrees_never_compete(world: Any) -> None:
 
 
 def test_mcts_compares_siblings_only(world: Any) -> None:
-    """Selection walks down level by level: every selected node's parent was expanded, and the best branch is revisited."""
+    """Selection walks down level by level: a selected node's parent was expanded, the best branch is revisited."""
     params = SearchParams(breadth=2, rollouts=6, exploration=0.1)
     run = world(params, value=lambda path: 1.0 if path[0] == 1 else 0.0).run(STRATEGIES["mcts"]())
     selected = [path for frontier in run.selected() for path in frontier]
@@ -162,7 +169,7 @@ def test_mcts_ends_when_the_tree_is_exhausted(world: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_search_with_nothing_to_go_on_ends(world: Any, name: str) -> None:
+def test_a_search_with_nothing_to_go_on_ends(world: Any, name: StrategyName) -> None:
     """Where no first thought can be read, the strategy returns."""
     run = world(SearchParams(breadth=2, beam=2))
     run.dead = {(i,) for i in range(9)}
@@ -171,7 +178,7 @@ def test_a_search_with_nothing_to_go_on_ends(world: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_search_that_gets_no_children_ends(world: Any, name: str) -> None:
+def test_a_search_that_gets_no_children_ends(world: Any, name: StrategyName) -> None:
     """A root without children is expanded once or a bounded number of times."""
     run = world(SearchParams(breadth=2, beam=2))
     run.barren = {()}
@@ -180,43 +187,32 @@ def test_a_search_that_gets_no_children_ends(world: Any, name: str) -> None:
 
 
 @given(
-    name=st.sampled_from(ALL),
-    breadth=st.integers(1, 3),
-    beam=st.integers(1, 3),
+    params=st.builds(
+        SearchParams,
+        strategy=st.sampled_from(ALL),
+        breadth=st.integers(1, 3),
+        beam=st.integers(1, 3),
+        rollouts=st.just(4),
+    ),
     depth=st.integers(1, 3),
     holes=st.sets(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple), max_size=12),
     seed=st.integers(0, 99),
 )
 def test_every_search_ends_and_keeps_to_the_tree(
-    name: Any, breadth: int, beam: int, depth: int, holes: set[tuple[int, ...]], seed: int
+    world: Any, params: SearchParams, depth: int, holes: set[tuple[int, ...]], seed: int
 ) -> None:
     """Whatever thoughts fail and whatever the values, a search ends and never expands what is given up."""
-    from pie_mlx.sampling import derive_seed, uniform
-
     def value(path: tuple[int, ...]) -> float | None:
         draw = uniform(derive_seed(seed, *path), 0)
         return None if draw < 0.1 else draw
 
-    run = _world()(SearchParams(breadth=breadth, beam=beam, rollouts=4), depth=depth, value=value)
+    run = world(params, depth=depth, value=value)
     run.dead = {path for path in holes if seed % 2}
     run.barren = {path for path in holes if not seed % 2}
-    run.run(STRATEGIES[name]())
+    run.run(STRATEGIES[params.strategy]())
     asked = run.expanded()
-    assert all(not set(range(len(path))) or path not in run.dead for path in asked)
+    assert not run.dead.intersection(asked)
     assert all(len(path) < depth for path in asked)
-
-
-def _world() -> Any:
-    """Return the world's class where a fixture cannot be used."""
-    from importlib import util
-    from pathlib import Path
-
-    spec = util.spec_from_file_location("search_world", Path(__file__).with_name("conftest.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.World
 
 
 def test_child_ids_are_paths() -> None:

@@ -1,0 +1,163 @@
+"""From flags to a running chat: the engine, the store, the session, and the front end that fits the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pie_mlx import config
+from pie_mlx.chat.errors import SessionNotFound
+from pie_mlx.chat.session import ChatSession
+from pie_mlx.chat.settings import ChatSettings
+from pie_mlx.chat.store import SessionStore, default_path
+from pie_mlx.cli.options import model_name, open_engine, sampling_of
+from pie_mlx.cli.render import Stdout
+from pie_mlx.errors import UsageError
+from pie_mlx.kv.snapshot import SnapshotStore
+
+if TYPE_CHECKING:
+    from pie_mlx.cli.chat.markdown import Theme
+    from pie_mlx.cli.commands.chat import ChatFlags
+    from pie_mlx.cli.diagnostics import Stderr
+    from pie_mlx.cli.options import SamplingFlags
+    from pie_mlx.engine import Engine
+
+_CHAT_TEMPERATURE = 0.7
+"""Where nothing is configured: a retry at 0 would only repeat the reply."""
+
+
+def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr) -> None:
+    """Talk on the terminal until the user leaves.
+
+    Raises:
+        PieError: the model or the session cannot be opened, or the engine has ended.
+    """
+    from pie_mlx.cli.chat.keyboard import Interrupts, Keyboard
+    from pie_mlx.cli.chat.loop import ChatLoop
+    from pie_mlx.cli.chat.screen import Screen
+
+    screen = Screen(sys.stdout, settings.color)
+    history = None if flags.no_save else config.folder("state") / "chat_history"
+    with opened(flags, settings, given=given, stderr=stderr) as session, Interrupts() as interrupts:
+        keyboard = Keyboard(sys.stdin.fileno(), interrupts)
+        loop = ChatLoop(session, screen, keyboard=keyboard, stderr=stderr, theme=_theme(flags.theme), history=history)
+        screen.line(f"{session.model}, session {session.facts.name}. /help shows commands, Ctrl-D leaves.", style="dim")
+        loop.run(interrupts)
+
+
+def run_piped(flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr) -> None:
+    """Answer the lines of standard input, or the one message of ``--once``; with none, load nothing.
+
+    Raises:
+        PieError: the model or the session cannot be opened, or a turn failed.
+    """
+    from pie_mlx.cli.chat.piped import PipedChat, read_lines
+
+    lines = read_lines(sys.stdin.buffer) if sys.stdin is not None else iter(())
+    if flags.once is not None:
+        lines = iter([flags.once])
+    first = next(lines, None)
+    if first is None:
+        return
+    with opened(flags, settings, given=given, stderr=stderr) as session:
+        PipedChat(session, Stdout(settings.color), stderr).run(itertools.chain([first], lines))
+
+
+@contextmanager
+def opened(
+    flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr
+) -> Iterator[ChatSession]:
+    """Open store, engine and session; close them in turn.
+
+    Raises:
+        PieError: one of them cannot be opened.
+    """
+    with SessionStore(None if flags.no_save else default_path()) as store:
+        name, exists = _wanted(flags, store)
+        with stderr.waiting(f"loading {model_name(settings)}"):
+            engine = open_engine(settings)
+
+        def open_model(model: str) -> Engine:
+            with stderr.waiting(f"loading {model}"):
+                return open_engine(settings.model_copy(update={"model": model}))
+
+        snapshots = None if flags.no_save else SnapshotStore(config.folder("state") / "snapshots")
+        session = None
+        try:
+            if exists and name is not None:
+                session = ChatSession.resume(engine, store, name, open_model=open_model, snapshots=snapshots)
+                _apply_flags(session, flags, given)
+            else:
+                session = ChatSession.new(
+                    engine,
+                    store,
+                    name=name,
+                    system=settings.system,
+                    settings=_chat_settings(flags, settings),
+                    open_model=open_model,
+                    snapshots=snapshots,
+                )
+            yield session
+        finally:
+            # /model may have put another engine in the place of the first.
+            running = engine if session is None else session.engine
+            if session is not None:
+                session.close()
+            running.close()
+
+
+def _wanted(flags: ChatFlags, store: SessionStore) -> tuple[str | None, bool]:
+    """Return the session's name and whether it is there already; found out before anything is loaded.
+
+    Raises:
+        UsageError: there is no session to resume.
+    """
+    if flags.resume:
+        last = store.sessions(limit=1)
+        if not last:
+            raise UsageError("there is no session to resume", "pie-mlx chat")
+        return last[0].name, True
+    if flags.session is None:
+        return None, False
+    try:
+        return store.find(flags.session).name, True
+    except SessionNotFound:
+        return flags.session, False
+
+
+def _chat_settings(flags: ChatFlags, settings: config.Settings) -> ChatSettings:
+    """Return a new conversation's settings, as configured."""
+    sampling = sampling_of(settings, seed=flags.seed)
+    is_unset = settings.temp is None and sampling.is_greedy
+    return ChatSettings(
+        max_tokens=max(settings.max_tokens, 1),
+        temperature=_CHAT_TEMPERATURE if is_unset else sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=flags.seed,
+    )
+
+
+def _apply_flags(session: ChatSession, flags: ChatFlags, given: SamplingFlags) -> None:
+    """Let what was given on the command line count for a session that is continued."""
+    names = {"temp": "temperature"}
+    changes = {names.get(key, key): value for key, value in given.given().items() if value is not None}
+    if flags.seed is not None:
+        changes["seed"] = flags.seed
+    settings = replace(session.settings, **changes) if changes else None  # type: ignore[arg-type]
+    if settings is not None or flags.system is not None:
+        session.change(settings=settings, system=flags.system)
+
+
+def _theme(wish: str | None) -> Theme:
+    """Return the terminal's background: as told, else as COLORFGBG says, else dark."""
+    if wish is not None:
+        return "light" if wish == "light" else "dark"
+    background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+    return "light" if background in ("7", "15") else "dark"

@@ -1,0 +1,95 @@
+"""The tot suite: one search end to end, against two ways to write it over mlx-lm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pie_mlx.bench import baseline, baseline_search
+from pie_mlx.bench.cases import Case
+from pie_mlx.bench.report import Row, Trials
+from pie_mlx.bench.searching import Searched, SearchPrompts, SearchShape, search
+from pie_mlx.bench.setting import BenchSetting
+from pie_mlx.errors import Fact
+
+FULL = (SearchShape(600), SearchShape(2000))
+QUICK = (SearchShape(40, breadth=2, beam=1, depth=2, thought_tokens=6),)
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """Return the suite's cases."""
+    return [Case("tot", shape.name, partial(_measure, shape=shape)) for shape in (QUICK if quick else FULL)]
+
+
+_Rival = Callable[[], Searched]
+
+
+def _measure(setting: BenchSetting, shape: SearchShape) -> list[Row]:
+    """Measure the search against each baseline in turn, interleaved."""
+    prompts = SearchPrompts.make(shape, setting.encoder)
+    engine, module = setting.engine, setting.module
+    per_token = engine.facts.kv_bytes_per_token
+    rivals = {
+        "prompts": lambda: baseline_search.by_prompts(module, prompts, per_token),
+        "copies": lambda: baseline_search.by_copies(module, prompts),
+    }
+    rows = []
+    for name, rival in rivals.items():
+        our_runs: list[Searched] = []
+        their_runs: list[Searched] = []
+
+        def our_trial(runs: list[Searched] = our_runs) -> float:
+            runs.append(search(engine, prompts))
+            return runs[-1].wall_s
+
+        def their_trial(runs: list[Searched] = their_runs, rival: _Rival = rival) -> float:
+            runs.append(engine.run_errand(rival))
+            return runs[-1].wall_s
+
+        taken = setting.measure(our_trial, their_trial, num_trials=min(3, setting.options.num_trials))
+        rows.append(_row(setting, prompts, name, taken, our_runs[-1], their_runs[-1] if their_runs else None))
+        if taken[1] is None:
+            break
+    return rows
+
+
+def _row(
+    setting: BenchSetting,
+    prompts: SearchPrompts,
+    rival: str,
+    taken: tuple[Trials, Trials | None],
+    *runs: Searched | None,
+) -> Row:
+    """Return a row of seconds, with what both sides computed and held."""
+    mine, theirs = runs
+    assert mine is not None, "our side always runs"
+    facts: dict[str, Fact] = {
+        "prompt_tokens": len(prompts.root),
+        "nodes": mine.num_nodes,
+        "prefill_tokens": mine.prefill_tokens,
+        "kv_bytes": mine.kv_bytes,
+        "attention": setting.attention_path(),
+    }
+    if theirs is None:
+        return Row("tot", prompts.shape.name, "s", *taken, higher_is_better=False, facts=facts)
+    facts |= {
+        "baseline_nodes": theirs.num_nodes,
+        "baseline_prefill_tokens": theirs.prefill_tokens,
+        "prefill_ratio": mine.prefill_tokens / theirs.prefill_tokens,
+        "baseline_kv_bytes": theirs.kv_bytes,
+        "kv_ratio": mine.kv_bytes / theirs.kv_bytes,
+        "label_error": _label_error(setting, prompts, mine),
+    }
+    by = {"prompts": "mlx-lm, every node a prompt", "copies": "mlx-lm, copied prompt caches"}[rival]
+    name = f"{prompts.shape.name}; {rival}"
+    return Row("tot", name, "s", *taken, by, higher_is_better=False, facts=facts)
+
+
+def _label_error(setting: BenchSetting, prompts: SearchPrompts, run: Searched) -> float:
+    """Return how far one score of our tree is from mlx-lm's, computed afresh from the node's whole sequence."""
+    assert run.result is not None, "our side keeps its result"
+    node = next(node for node in run.result.nodes if node.depth == 1 and node.score is not None)
+    line = setting.encoder.encode(f"{prompts.task.lead(())} {node.text}")
+    sequence = [*prompts.root, *line, *prompts.question]
+    probs = setting.engine.run_errand(lambda: baseline.label_probs(setting.module, sequence, prompts.labels))
+    return abs(prompts.value(probs) - (node.score or 0.0))

@@ -1,0 +1,51 @@
+"""From a thought to a conversation: the chat begins where a node of the search stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pie_mlx.chat import ChatSession, TurnState
+from pie_mlx.errors import UsageError
+from pie_mlx.search.run import Run
+from pie_mlx.search.tree import Node
+from pie_mlx.tui.desk import Desk
+
+
+def hand_over(desk: Desk, run: Run, node: Node) -> ChatSession:
+    """Begin a conversation with the question, answered by the thoughts down to ``node``; its context shares their K/V.
+
+    Raises:
+        UsageError: there is no chat to go to, or a reply runs.
+        PieError: the chat cannot be opened, or the node has no thought.
+    """
+    chat = open_chat(desk)
+    chat.check_idle()
+    context = run.fork_to_chat(node.id)
+    try:
+        chat.begin_new()
+        talk = chat.conversation
+        message = talk.message(desk.story.tree.question, None)
+        _message, turn, _kept = talk.add_exchange(message, chat.model, None)
+        thoughts = "\n".join(step.text for step in desk.story.tree.path(node.id) if step.text)
+        whole = replace(turn, text=thoughts, state=TurnState.COMPLETE, finish_reason="stop")
+        chat.store.update_turn(whole)
+        talk.tree.put(whole)
+    except BaseException:
+        context.close()
+        raise
+    talk.adopt(chat.branch, context)
+    return chat
+
+
+def open_chat(desk: Desk) -> ChatSession:
+    """Return the desk's conversation, opening it the first time.
+
+    Raises:
+        UsageError: the workbench was started without a model.
+        PieError: the model cannot chat.
+    """
+    if desk.chat is None:
+        if desk.sources.open_chat is None:
+            raise UsageError("there is no model to talk with here", "pie-mlx tui")
+        desk.chat = desk.sources.open_chat()
+    return desk.chat
