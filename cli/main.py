@@ -92,6 +92,9 @@ def _register_all() -> None:
     _register(app, "pull", "models:pull", panel=MODELS)
     _register(app, "rm", "models:rm", panel=MODELS)
     _register(app, "info", "model_card:info", panel=MODELS)
+    snapshots = _add_group("snapshots", "Contexts saved with their K/V.", panel=MODELS)
+    for name in ("ls", "rm"):
+        _register(snapshots, name, f"snapshots:{name}")
     _register(app, "doctor", "doctor:doctor", panel=CONFIG)
     config = _add_group("config", "Show and change settings.", panel=CONFIG)
     for name, function in (("show", "show"), ("path", "path"), ("set", "set_")):

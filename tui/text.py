@@ -96,6 +96,8 @@ def count(number: int) -> str:
 
 def seconds(value: float) -> str:
     """Return a duration with the digits that matter."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
     if value < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 100 else f"{value / 60:.1f} min"

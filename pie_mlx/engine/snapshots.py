@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pie_mlx.backend.base import Backend
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.sequence import Sequence
-from pie_mlx.errors import SnapshotMismatch
+from pie_mlx.errors import DeviceFailed, SnapshotMismatch
 from pie_mlx.ids import ContextId
 from pie_mlx.kv.page_table import Slots
 from pie_mlx.kv.snapshot import Arrays, Snapshot
@@ -64,7 +64,7 @@ def _load(core: Core, backend: Backend, sequence: Sequence, snapshot: Snapshot, 
     part: Arrays = {key: array[first : first + count] for key, array in snapshot.arrays.items()}
     try:
         backend.write_slots(slots, dict(part))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, DeviceFailed) as error:
         core.close(sequence.id)
         raise SnapshotMismatch(snapshot.facts.name, f"its arrays do not fit this model: {error}") from error
     table.commit(count)

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
+from pie_mlx.engine import Engine
 from pie_mlx.search.tree import NodeId
 from pie_mlx.tui.bridge import Batch
 from pie_mlx.tui.desk import Desk
@@ -125,11 +126,10 @@ class EngineScreen(Page):
     def _say_state(self) -> None:
         """Say in the title which engine this is, and how it stands."""
         engine, gauges = self.desk.sources.engine, self.desk.gauges
-        if engine is None or gauges.readings is None:
+        if gauges.readings is None:
             self.entitle("a trace has no engine", "", "dim")
             return
-        facts = engine.facts
-        subject = f"{facts.model} · {facts.device} · {facts.dtype} · {engine.settings.page_size} tokens a page"
+        subject = _subject(engine) if engine is not None else "engine"
         if gauges.ended is not None or not gauges.readings.is_alive:
             self.entitle(subject, "✗ the engine has ended", "bad")
             return
@@ -172,3 +172,9 @@ class EngineScreen(Page):
         if engine is not None:
             self.notify(f"the prefix cache is empty: {engine.clear_cache()} pages came back", markup=False)
             self.action_read()
+
+
+def _subject(engine: Engine) -> str:
+    """Return which model runs on what."""
+    facts = engine.facts
+    return f"{facts.model} · {facts.device} · {facts.dtype} · {engine.settings.page_size} tokens a page"

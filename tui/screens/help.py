@@ -20,7 +20,7 @@ from pie_mlx.tui.widgets.frame.bars import key_name
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 
-_STOCK = frozenset({"app.focus_previous", "screen.copy_text", "app.help_quit", "quit"})
+_STOCK = frozenset({"app.focus_previous", "screen.copy_text", "app.help_quit", "page_left", "page_right"})
 """Actions that Textual gives every screen, and that no one looks for here."""
 
 

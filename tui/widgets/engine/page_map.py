@@ -30,15 +30,21 @@ class Layout:
     """How pages fall into cells."""
 
     width: int
+    """Cells a row."""
     num_cells: int
     per_cell: int
+    """Pages a cell."""
+    pitch: int
+    """Columns a cell: 2 where the pool is small enough for air between the pages."""
 
     @classmethod
     def of(cls, num_pages: int, width: int, height: int) -> Layout:
         """Return the finest layout that fits ``width`` by ``height`` cells."""
-        width, room = max(1, width), max(1, width * height)
-        per_cell = max(1, -(-num_pages // room))
-        return cls(width, -(-num_pages // per_cell), per_cell)
+        width, height = max(1, width), max(1, height)
+        if 0 < num_pages <= (width // 2) * height:
+            return cls(width // 2, num_pages, 1, 2)
+        per_cell = max(1, -(-num_pages // (width * height)))
+        return cls(width, -(-num_pages // per_cell), per_cell, 1)
 
 
 class PageMap(Widget, can_focus=True):
@@ -102,6 +108,8 @@ class PageMap(Widget, can_focus=True):
             if cell == self.cursor and self.has_focus:
                 style = style + Style(reverse=True)
             segments.append(Segment(glyph, base + style))
+            if layout.pitch > 1:
+                segments.append(Segment(" ", base))
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     def _cell(self, cell: int, layout: Layout, inks: Inks) -> tuple[str, Style]:
@@ -136,8 +144,9 @@ class PageMap(Widget, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor where the mouse is."""
-        cell = event.y * self.layout_now.width + event.x
-        if cell < self.layout_now.num_cells:
+        layout = self.layout_now
+        cell = event.y * layout.width + event.x // layout.pitch
+        if cell < layout.num_cells:
             self.cursor = cell
 
     def _point(self) -> None:

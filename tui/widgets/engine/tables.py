@@ -77,7 +77,7 @@ def _request_row(request: RequestReading, gauges: Gauges, inks: Inks) -> Line:
 
 def curve_lines(gauges: Gauges, inks: Inks, width: int) -> list[Line]:
     """Return the curves: throughput, batch width, step time, held pages."""
-    room = max(4, width - 30)
+    room = max(4, width - 23)
     tps, steps = gauges.decode_tps, gauges.steps
     total = gauges.readings.pages.total if gauges.readings is not None else 1
     last = steps[-1] if steps else None
