@@ -75,6 +75,7 @@ def _register_all() -> None:
     """Register every command that works."""
     _register(app, "run", "run:run", panel=TALK)
     _register(app, "chat", "chat:chat", panel=TALK)
+    _register(app, "tui", "tui:tui", panel=TALK)
     sessions = _add_group("sessions", "Saved conversations.", panel=TALK)
     for name in ("ls", "show", "search", "rename", "rm", "export"):
         _register(sessions, name, f"sessions:{name}")
@@ -82,6 +83,7 @@ def _register_all() -> None:
     for name, where in (
         ("run", "tot_run:run"),
         ("resume", "tot_run:resume"),
+        ("view", "tui:view"),
         ("show", "tot_trace:show"),
         ("replay", "tot_trace:replay"),
         ("export", "tot_trace:export"),

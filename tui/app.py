@@ -82,6 +82,7 @@ class Workbench(App[None]):
         self.desk.bridge.close()
         if self.desk.chat is not None:
             self.desk.chat.close()
+            self.desk.chat.store.close()
 
     # --- what arrives -----------------------------------------------------------------------
 

@@ -5,11 +5,13 @@ Live views and replays go through the same :meth:`RunStory.feed` and :meth:`RunS
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pie_mlx.errors import PieError
-from pie_mlx.search.node import parent_id
 from pie_mlx.search.replay import apply
 from pie_mlx.search.trace import Trace
 from pie_mlx.search.trace_events import (
@@ -28,10 +30,12 @@ from pie_mlx.search.trace_events import (
     TextAdded,
 )
 from pie_mlx.search.tree import Node, NodeId, PoolCounts, Tree
-from pie_mlx.tui.logbook import LogLine, line_of
+from pie_mlx.tui.bulk import collector_paused
 from pie_mlx.tui.looks import Range
 
 NS_PER_S = 1_000_000_000
+_MANY = 5_000
+"""Events at once from which pausing the collector pays."""
 
 
 @dataclass(slots=True)
@@ -47,7 +51,7 @@ class Change:
     """What a feed or a seek changed: what the views must look at again."""
 
     added: list[Node] = field(default_factory=list)
-    touched: set[NodeId] = field(default_factory=set)
+    num_events: int = 0
     rebuilt: bool = False
     """Whether the tree is another one: every row is to be made again."""
 
@@ -80,10 +84,13 @@ class RunStory:
         self.pool_history: list[PoolCounts] = []
         self.peak_pages = 0
         self.freed_pages = 0
-        self.log: list[LogLine] = []
+        self.log: list[Event] = []
+        """What the log tells, one line an event."""
         self.latest: NodeId | None = None
         """The node that was heard of last."""
         self.fault = None
+        self._best_at = -1
+        self._best: list[Node] = []
 
     @property
     def is_over(self) -> bool:
@@ -95,10 +102,11 @@ class RunStory:
         """Seconds from the run's beginning to what is shown."""
         return self.t_ns / NS_PER_S
 
-    @property
-    def version(self) -> int:
-        """Changes with every event that is folded."""
-        return self.position
+    def best_path(self) -> list[Node]:
+        """Return the tree's best path; worked out once for each position."""
+        if self._best_at != self.position:
+            self._best_at, self._best = self.position, self.tree.best_path()
+        return self._best
 
     def feed(self, events: list[Event]) -> Change:
         """Take new events; fold them unless the past is being looked at."""
@@ -133,9 +141,16 @@ class RunStory:
 
     def _fold(self, target: int, change: Change) -> None:
         """Fold the events up to ``target``."""
+        before = self.position
+        with collector_paused() if target - before > _MANY else nullcontext():
+            self._fold_each(target, change)
+        change.num_events = self.position - before
+
+    def _fold_each(self, target: int, change: Change) -> None:
+        """Fold event by event; stop at one that contradicts those before it."""
         while self.position < target and self.fault is None:
             event = self.events[self.position]
-            is_new = event.node is not None and event.node not in self.tree
+            num_nodes = len(self.tree.nodes)
             try:
                 apply(self.tree, event)
             except PieError as error:
@@ -143,9 +158,9 @@ class RunStory:
                 return
             self.position += 1
             self.t_ns = event.t_ns
-            self._note(event, change)
-            if is_new and event.node in self.tree:
-                self._enter(self.tree[event.node], change)
+            self._note(event)
+            if len(self.tree.nodes) > num_nodes and event.node is not None:
+                self._enter(self.tree.nodes[event.node], change)
 
     def _enter(self, node: Node, change: Change) -> None:
         """File a new node under its depth."""
@@ -154,33 +169,59 @@ class RunStory:
         self.levels[node.depth].append(node)
         change.added.append(node)
 
-    def _note(self, event: Event, change: Change) -> None:
+    def _note(self, event: Event) -> None:
         """Remember what the views need of an event."""
-        if event.node is not None:
-            change.touched.add(event.node)
-            above = parent_id(event.node)
-            if above is not None:
-                change.touched.add(above)
-        match event:
-            case NodeStarted():
-                self.spans[event.node] = Span(event.t_ns)
-                self.latest = event.node
-            case Inserted() | Edited():
-                self.spans[event.node] = Span(event.t_ns, event.t_ns)
-                self.latest = event.node
-            case NodeDone():
-                self.spans.setdefault(event.node, Span(event.t_ns)).done_ns = event.t_ns
-                self.latest = event.node
-            case Scored():
-                self.range.take(event.score.value)
-            case PagesRead():
-                self.pool_history.append(event.pool)
-                self.peak_pages = max(self.peak_pages, event.pool.held)
-            case Pruned() | Deduplicated():
-                self.freed_pages += event.freed_pages
-            case RunStarted():
-                self.start = event
-            case _:
-                pass
-        if not isinstance(event, TextAdded | PagesRead):
-            self.log.append(line_of(event))
+        note = _NOTES.get(type(event))
+        if note is not None:
+            note(self, event)
+        if type(event) not in _UNLOGGED:
+            self.log.append(event)
+
+
+def _note_start(story: RunStory, event: NodeStarted) -> None:
+    story.spans[event.node] = Span(event.t_ns)
+    story.latest = event.node
+
+
+def _note_hand(story: RunStory, event: Inserted | Edited) -> None:
+    story.spans[event.node] = Span(event.t_ns, event.t_ns)
+    story.latest = event.node
+
+
+def _note_done(story: RunStory, event: NodeDone) -> None:
+    span = story.spans.get(event.node)
+    if span is None:
+        span = story.spans[event.node] = Span(event.t_ns)
+    span.done_ns = event.t_ns
+    story.latest = event.node
+
+
+def _note_score(story: RunStory, event: Scored) -> None:
+    story.range.take(event.score.value)
+
+
+def _note_pages(story: RunStory, event: PagesRead) -> None:
+    story.pool_history.append(event.pool)
+    story.peak_pages = max(story.peak_pages, event.pool.held)
+
+
+def _note_freed(story: RunStory, event: Pruned | Deduplicated) -> None:
+    story.freed_pages += event.freed_pages
+
+
+def _note_run(story: RunStory, event: RunStarted) -> None:
+    story.start = event
+
+
+_UNLOGGED = frozenset({TextAdded, PagesRead})
+_NOTES: dict[type[Event], Callable[[RunStory, Any], None]] = {
+    NodeStarted: _note_start,
+    Inserted: _note_hand,
+    Edited: _note_hand,
+    NodeDone: _note_done,
+    Scored: _note_score,
+    PagesRead: _note_pages,
+    Pruned: _note_freed,
+    Deduplicated: _note_freed,
+    RunStarted: _note_run,
+}

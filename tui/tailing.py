@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from pie_mlx.errors import PieError
 from pie_mlx.search.errors import TraceError
-from pie_mlx.search.trace import Event, Finished, Header, event_from_json, header_from_json, read_trace
+from pie_mlx.search.trace import Event, EventError, Finished, Header, event_from_json, header_from_json
 from pie_mlx.tui.bridge import Bridge, describe
+from pie_mlx.tui.bulk import collector_paused
 
+_BLOCK_BYTES = 1 << 20
 LOOK_S = 0.2
 """Seconds between two looks at a file that grows."""
 
@@ -28,15 +29,34 @@ def _read(path: Path, bridge: Bridge, *, live: bool) -> None:
     try:
         if live:
             follow(path, bridge)
-            return
-        trace = read_trace(path)
-        bridge.offer_many(list(trace.events), trace.header)
-        if trace.torn:
-            bridge.offer_note("the trace's last line is torn: the run was killed while writing it")
+        else:
+            read_all(path, bridge)
     except PieError as error:
         bridge.offer_fault(describe(error))
     except OSError as error:
         bridge.offer_fault(f"{path}: {error.strerror}")
+
+
+def read_all(path: Path, bridge: Bridge) -> None:
+    """Offer what a file holds, block by block, so that the first rows show at once.
+
+    Raises:
+        TraceError: a line is damaged; names it.
+        OSError: the file cannot be read.
+    """
+    lines = TraceLines(path)
+    with path.open("rb") as file, collector_paused():
+        while content := file.read(_BLOCK_BYTES):
+            bridge.offer_many(*lines.take(content))
+            if bridge.is_closed:
+                return
+        # The last line may lack its end; what is no JSON was cut by a crash.
+        if not lines.is_torn:
+            bridge.offer_many(*lines.take(b"\n"))
+        else:
+            bridge.offer_note("the trace's last line is torn: the run was killed while writing it")
+    if lines.number == 0:
+        raise TraceError(str(path), 1, "there is no complete header")
 
 
 def follow(path: Path, bridge: Bridge) -> None:
@@ -49,47 +69,66 @@ def follow(path: Path, bridge: Bridge) -> None:
     while not path.exists():
         if bridge.wait_closed(LOOK_S):
             return
-    lines = _Lines(path)
+    lines = TraceLines(path)
     with path.open("rb") as file:
-        while True:
-            header, events = lines.take(file.read())
-            if header is not None or events:
-                bridge.offer_many(events, header)
-            if any(isinstance(event, Finished) for event in events) or bridge.wait_closed(LOOK_S):
+        while not lines.is_over:
+            while content := file.read(_BLOCK_BYTES):
+                bridge.offer_many(*lines.take(content))
+            if bridge.wait_closed(0 if lines.is_over else LOOK_S):
                 return
 
 
-class _Lines:
+class TraceLines:
     """Puts pieces of a file together to lines; the last, incomplete one waits."""
 
     def __init__(self, path: Path) -> None:
         """Name the file, for errors."""
         self._path = path
         self._rest = b""
-        self._number = 0
+        self.number = 0
+        """How many lines were complete."""
+        self.is_over = False
+        """Whether the run's finish was read."""
 
-    def take(self, content: bytes) -> tuple[Header | None, list[Event]]:
-        """Return what the complete lines say; the first one of all is the header."""
+    @property
+    def is_torn(self) -> bool:
+        """Whether a line is there of which the end is missing: no proper prefix of a JSON object is JSON."""
+        try:
+            return bool(self._rest) and json.loads(self._rest) is None
+        except ValueError:
+            return True
+
+    def take(self, content: bytes) -> tuple[list[Event], Header | None]:
+        """Return what the complete lines say; the first one of all is the header.
+
+        Raises:
+            TraceError: a line is damaged, missing, or behind the finish.
+        """
         *whole, self._rest = (self._rest + content).split(b"\n")
         header: Header | None = None
         events: list[Event] = []
-        for number, value in self._parsed(whole):
+        for line in whole:
+            if not line and self.is_over:
+                continue
+            self.number += 1
             try:
-                if number == 1:
-                    header = header_from_json(value)
+                if self.number == 1:
+                    header = header_from_json(json.loads(line))
                 else:
-                    events.append(event_from_json(value))
+                    events.append(self._event(json.loads(line)))
             except PieError as error:
-                raise TraceError(str(self._path), number, error.message) from error
+                raise TraceError(str(self._path), self.number, error.message) from error
             except ValueError as error:
-                raise TraceError(str(self._path), number, str(error)) from error
-        return header, events
+                reason = str(error) if isinstance(error, EventError) else "the line is damaged"
+                raise TraceError(str(self._path), self.number, reason) from error
+        return events, header
 
-    def _parsed(self, lines: list[bytes]) -> Iterator[tuple[int, object]]:
-        """Yield each line's number and JSON."""
-        for line in lines:
-            self._number += 1
-            try:
-                yield self._number, json.loads(line)
-            except ValueError as error:
-                raise TraceError(str(self._path), self._number, "the line is damaged") from error
+    def _event(self, line: object) -> Event:
+        """Return the event of a line in its place."""
+        event = event_from_json(line)
+        if event.seq != self.number - 1:
+            raise EventError(f"event {event.seq} where {self.number - 1} must follow")
+        if self.is_over:
+            raise EventError("an event after the finish")
+        self.is_over = isinstance(event, Finished)
+        return event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +14,14 @@ from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, load_config, mo
 from pie_mlx.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.config import Settings
     from pie_mlx.search.params import SearchParams
     from pie_mlx.search.result import SearchResult
     from pie_mlx.search.tasks import Task
+    from pie_mlx.search.trace import Event
 
 _EXIT_UNSOLVED = 5
 
@@ -86,6 +90,7 @@ class TaskFlags(Group):
     trace: Annotated[
         Path | None, typer.Option(help="Write the trace here (default: a new file in the state folder).")
     ] = None
+    tui: Annotated[bool, typer.Option("--tui", help="Watch and steer it in the workbench.")] = False
 
 
 def run(
@@ -116,8 +121,13 @@ def run(
         raise UsageError(f"task {task.name!r} cannot check its answers", "drop --check, or choose a task that can")
     if asked is None:
         stderr.note(f"problem drawn by seed {params.seed}: {task.question}")
+    if about.tui:
+        from pie_mlx.cli.workbench import check_terminal
+
+        check_terminal()
     path = about.trace or new_trace_path(task.name)
-    result = _search(settings, stderr, _Plan(task, params, path, resumes=False))
+    search_it = _search_in_workbench if about.tui else _search
+    result = search_it(settings, stderr, _Plan(task, params, path, resumes=False))
     _finish(result, path, _Ending(stderr, settings, json=output.json, check=about.check))
 
 
@@ -185,6 +195,24 @@ def _search(settings: Settings, stderr: Stderr, plan: _Plan) -> SearchResult:
         with TraceWriter.create(plan.path, run.header()) as writer:
             run.record(writer)
             return follow(run, view)
+
+
+def _search_in_workbench(settings: Settings, stderr: Stderr, plan: _Plan) -> SearchResult:
+    """Run the search where it is watched and steered; leaving the workbench ends it."""
+    from pie_mlx.cli.workbench import watch_run
+    from pie_mlx.search.run import Run
+    from pie_mlx.search.trace import TraceWriter
+
+    with stderr.waiting(f"loading {model_name(settings)}"):
+        engine = open_engine(settings)
+    with engine, ExitStack() as stack:
+
+        def make_run(listen: Callable[[Event], None]) -> Run:
+            run = Run(engine, plan.task, plan.params, listen=listen)
+            run.record(stack.enter_context(TraceWriter.create(plan.path, run.header())))
+            return run
+
+        return watch_run(engine, settings, make_run).result()
 
 
 def run_title(task: str, params: SearchParams) -> str:

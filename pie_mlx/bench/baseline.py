@@ -23,7 +23,7 @@ PREFILL_CHUNK = 2048
 """mlx-lm's own ``prefill_step_size``."""
 
 _PROBE_WIDTH = 8192
-_PROBE_REPEATS = 5
+_PROBE_REPEATS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Decoded:
     tokens: tuple[tuple[int, ...], ...]
     decode_s: float
     kv_bytes: int
+    shared_pages: int = 0
+    """Pages that more than one row viewed: 0 where nothing is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ def branch_copy(cache: Cache) -> float:
     started = time.perf_counter()
     own = copy.deepcopy(cache)
     for layer in own:
-        keys, values = layer.state
+        keys, values = layer.state[:2]
         layer.update_and_fetch(keys[..., :1, :], values[..., :1, :])
     mx.eval([layer.state for layer in own])
     return time.perf_counter() - started

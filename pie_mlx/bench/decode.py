@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from functools import partial
 from pie_mlx.bench import baseline, ours
 from pie_mlx.bench.baseline import Cache, Decoded
 from pie_mlx.bench.cases import Case
+from pie_mlx.bench.energy import measure_energy, why_unreadable
 from pie_mlx.bench.report import Row
 from pie_mlx.bench.setting import BenchSetting
 from pie_mlx.bench.texts import prompt_of
@@ -91,8 +93,9 @@ def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
             "prompt_tokens": case.prefix,
             "decoded_tokens": tokens,
             "kv_bytes": sides.our_runs[-1].kv_bytes,
-            "shared_pages": setting.engine.readings().pages.shared,
-            "attention": setting.attention_path(),
+            "shared_pages": sides.our_runs[-1].shared_pages,
+            **setting.attention(),
+            **_energy(lambda: ours.decode(setting.engine, sides.roots, sides.firsts, tokens), case.rows * tokens),
             "roofline_share": setting.roofline_share(sides.our_runs[-1].kv_bytes, case.rows / mine.median),
         }
     if theirs is None:
@@ -105,6 +108,17 @@ def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
     }
     name = "mlx-lm generate_step" if case.rows == 1 else "mlx-lm BatchGenerator"
     return Row("decode", case.name, "tok/s", mine, theirs, name, facts=facts)
+
+
+def _energy(work: Callable[[], object], num_tokens: int) -> dict[str, Fact]:
+    """Return the joules a token of one more run; nothing where the system does not tell."""
+    if why_unreadable() is not None:
+        return {}
+    started = time.perf_counter()
+    reading = measure_energy(work)
+    elapsed_s = time.perf_counter() - started
+    joules = None if reading.watts is None else reading.watts * elapsed_s / num_tokens
+    return {"joules_per_token": joules, "no_energy_because": reading.why_not}
 
 
 def _prepare(setting: BenchSetting, case: DecodeCase, stack: ExitStack) -> _Sides:

@@ -31,7 +31,8 @@ def decode(engine: Engine, roots: Sequence[Context], firsts: Sequence[int], num_
                 raise DeviceFailed(f"a row gave {completion.completion_tokens} of {num_tokens} tokens")
         # All rows run in one batch, so the time of any row after its first token is the batch's.
         decode_s = max(completion.wall_s - (completion.ttft_s or 0.0) for completion in completions)
-        return Decoded(tuple(completion.tokens for completion in completions), decode_s, held_bytes(engine))
+        rows = tuple(completion.tokens for completion in completions)
+        return Decoded(rows, decode_s, held_bytes(engine), engine.readings().pages.shared)
 
 
 def prefill(engine: Engine, prompt: Sequence[int]) -> float:

@@ -36,7 +36,7 @@ def _measure(setting: BenchSetting, length: int) -> list[Row]:
         "prompt_tokens": len(prompt),
         "chunk": setting.chunk,
         "baseline_chunk": baseline.PREFILL_CHUNK,
-        "attention": setting.attention_path(),
+        **setting.attention(),
     }
     name = f"prompt of {length:,} tokens"
     return [Row("prefill", name, "tok/s", mine, theirs, "mlx-lm prefill" if theirs else None, facts=facts)]

@@ -179,7 +179,7 @@ def search(engine: Engine, prompts: SearchPrompts) -> Searched:
         DeviceFailed: the tree has not the size that it must have.
     """
     shape = prompts.shape
-    before = engine.readings().counters["tokens_committed"]
+    before = _committed(engine)
     events = engine.listen()
     try:
         result = Run(engine, prompts.task, shape.params()).result()
@@ -194,7 +194,12 @@ def search(engine: Engine, prompts: SearchPrompts) -> Searched:
         raise DeviceFailed(f"the search wrote {len(nodes)} of {shape.num_nodes} nodes, or not in full length")
     # The last token of a thought is computed with whatever follows it, and counts there.
     decoded = shape.num_nodes * (shape.thought_tokens - 1)
-    committed = engine.readings().counters["tokens_committed"] - before
+    committed = _committed(engine) - before
     held = max((step.pages.private + step.pages.shared for step in steps), default=0)
     page_bytes = engine.settings.page_size * engine.facts.kv_bytes_per_token
     return Searched(result.wall_s, len(nodes), committed - decoded, held * page_bytes, result)
+
+
+def _committed(engine: Engine) -> int:
+    """Return how many tokens the engine has computed since it started."""
+    return engine.readings().counters.get("tokens_committed", 0)

@@ -11,9 +11,11 @@ from typing import Any
 from pie_mlx import platform
 from pie_mlx.bench import baseline
 from pie_mlx.bench.endless import EndlessBackend, twin
+from pie_mlx.bench.explain import choice
 from pie_mlx.bench.pairs import Measure, interleave
 from pie_mlx.bench.report import Trials
 from pie_mlx.engine import Engine, EngineSettings
+from pie_mlx.errors import Fact
 from pie_mlx.models.tokenizer import Tokenizer
 
 
@@ -40,7 +42,9 @@ class DevicePeak:
 
     def read(self) -> int:
         """Return the highest number of bytes since the last reset."""
-        return self._engine.run_errand(self._engine.backend.memory)["peak"]
+        memory = self._engine.run_errand(self._engine.backend.memory)
+        # MLX counts a peak from the next allocation on: without one, what is active is the peak.
+        return max(memory["peak"], memory["active"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,10 @@ class BenchSetting:
             meter=self.meter,
         )
 
-    def attention_path(self) -> str:
-        """Return how the last step really attended."""
+    def attention(self) -> dict[str, Fact]:
+        """Return how the last step really attended, and what the planner weighed for it."""
         plan = self.backend.inner.last_plan
-        return "no step has run" if plan is None else plan.explain()
+        return {"attention": "no step has run" if plan is None else plan.explain(), "choice": choice(plan)}
 
     def page_bytes(self, engine: Engine | None = None) -> int:
         """Return the bytes of a page."""

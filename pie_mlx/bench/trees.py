@@ -68,7 +68,7 @@ def _row(
         "nodes": mine.num_nodes,
         "prefill_tokens": mine.prefill_tokens,
         "kv_bytes": mine.kv_bytes,
-        "attention": setting.attention_path(),
+        **setting.attention(),
     }
     if theirs is None:
         return Row("tot", prompts.shape.name, "s", *taken, higher_is_better=False, facts=facts)

@@ -82,7 +82,7 @@ def _row(shape: ChatShape, by: str, taken: tuple[Trials, Trials | None], setting
     facts: dict[str, Fact] = {
         "history_tokens": shape.history_tokens,
         "prompt_tokens": shape.question_tokens,
-        "attention": setting.attention_path(),
+        **setting.attention(),
     }
     name = f"first token of turn {shape.turns}, against {by}"
     return Row("chat", name, "ms", *taken, by, higher_is_better=False, facts=facts)

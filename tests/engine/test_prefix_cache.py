@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pie_mlx.backend.fake import FakeBackend
+from pie_mlx.backend.fake import FakeBackend, Faults
 from pie_mlx.engine import Context, Engine, Request
 
 StartEngine = Callable[..., Engine]
@@ -93,6 +93,22 @@ def test_fork_of_a_prefilling_parent_waits_for_it(start: StartEngine, answer: An
         assert list(done.tokens) == answer(text(1, 200), 6)
         assert done.cached_tokens == 192, "all full pages come from the parent"
     assert backend.num_rows == 200 + 5 + 4 * (8 + 5)
+
+
+def test_children_do_not_compute_beside_their_parent(start: StartEngine, answer: Answer) -> None:
+    """Parent and forks asked at the same moment, a wide prefill budget: the prompt is computed once."""
+    faults = Faults(hang=frozenset({0}))
+    backend = FakeBackend(faults=faults)
+    engine = start(64, backend)
+    blocker = engine.context([9]).submit(max_tokens=1)
+    parent = engine.context(text(1, 100))
+    contexts = [parent, *(parent.fork() for _ in range(3))]
+    requests = [context.submit(max_tokens=2) for context in contexts]
+    faults.release.set()
+    blocker.result(20)
+    for request in requests:
+        assert list(request.result(20).tokens) == answer(text(1, 100), 2)
+    assert backend.num_rows == 1 + 100 + 3 * 4 + 4, "one prompt, the tokens behind its last full page, the answers"
 
 
 def test_touched_entry_survives_and_the_oldest_goes(start: StartEngine) -> None:

@@ -123,11 +123,10 @@ class ChatScreen(Page):
         for line in draw_tree(chat.conversation.tree):
             style = inks["strong"] if line.is_current else inks["text"] if line.is_on_path else inks["dim"]
             mark = "●" if line.is_current else "○"
-            names = f"  {', '.join(line.branches)}" if line.branches else ""
+            names = f"{', '.join(line.branches)} " if line.branches else ""
             partial = " (partial)" if line.is_partial else ""
-            lines.append(
-                [(line.stem, inks["dim"]), (f"{mark} ", style), (one_line(line.text) + partial, style), (names, inks["accent"])]
-            )
+            words = (one_line(line.text) + partial, style)
+            lines.append([(line.stem, inks["dim"]), (f"{mark} ", style), (names, inks["accent"]), words])
         self.query_one("#branches", CursorLines).set_lines(lines or [[("no turn yet", inks["dim"])]])
 
     def _show_figures(self) -> None:
@@ -205,8 +204,8 @@ class ChatScreen(Page):
     def _follow(self, reply: Reply) -> None:
         """Show a reply as it comes; a thread reads it, so that the screen never waits."""
         assert self.chat is not None, "a reply belongs to a conversation"
-        self.query_one(Transcript).begin_reply(self.chat.model)
         self._say_notices()
+        self.query_one(Transcript).begin_reply(self.chat.model)
         threading.Thread(target=_read, args=(reply, self.desk.bridge), name="pie-tui-reply", daemon=True).start()
 
     def _show_reply(self, reply: Reply) -> None:

@@ -148,6 +148,7 @@ class TreeScreen(Steering, Replaying, Searching):
         parts = [header.task, story.start.strategy if story.start else "", header.model] if header else [name]
         parts.append(story.tree.question)
         self.entitle(" · ".join(part for part in parts if part), *self._state())
+        self.refresh_bindings()
         counts = story.tree.counts()
         order = [status for status in LOOKS if counts.get(status)]
         legend = "  ".join(f"{LOOKS[status].glyph} {counts[status]} {status.value}" for status in order)

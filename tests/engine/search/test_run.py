@@ -40,9 +40,11 @@ QUESTION = "Why is the sky blue?"
 class Fixed(Free):
     """A free question whose every word is fixed here: the pools of these tests are measured on it."""
 
+    system: ClassVar[str] = ""
+
     def prompt(self) -> str:
-        """Return 170 characters."""
-        return f"{self.question} ".ljust(170, ".")
+        """Return 120 characters."""
+        return f"{self.question} ".ljust(120, ".")
 
     def lead(self, state: tuple[str, ...]) -> str:
         """Number the step."""
@@ -97,7 +99,7 @@ def test_one_seed_gives_one_sequence_of_events(start_engine: Any, strategy: Any)
 
 
 @pytest.mark.parametrize("strategy", ["beam", "mcts", "best_first", "self_consistency"])
-@pytest.mark.parametrize("pool_pages", [26, 28, 40])
+@pytest.mark.parametrize("pool_pages", [22, 24, 32])
 def test_a_small_pool_is_slower_and_gives_the_same_tree(start_engine: Any, strategy: Any, pool_pages: int) -> None:
     """Whatever the pool, the tree, its scores and its answer are the same."""
     params = replace(SMALL, strategy=strategy, budget_nodes=25)
@@ -110,7 +112,7 @@ def test_a_small_pool_is_slower_and_gives_the_same_tree(start_engine: Any, strat
 
 def test_a_small_pool_says_that_it_is_small(start_engine: Any) -> None:
     """Working narrower than wished is told in a notice with its numbers."""
-    result = Run(start_engine(26), Fixed(QUESTION), SMALL).result(60)
+    result = Run(start_engine(22), Fixed(QUESTION), SMALL).result(60)
     assert any("the pool is small" in notice for notice in result.notices)
 
 
@@ -160,6 +162,27 @@ def test_the_second_puzzle_in_a_process_starts_afresh(start_engine: Any) -> None
     assert sorted(c for c in second.answer.partition("=")[0] if c.isdigit()) == list("1234")
 
 
+@pytest.mark.parametrize("scorer", ["auto", "label", "p_true", "vote", "logprob", "rating", "consistency"])
+def test_each_scorer_tells_its_kind_and_gives_its_pages_back(start_engine: Any, scorer: Any) -> None:
+    """Every scorer judges the first level, in its own name, and no judging fork stays open."""
+    engine = start_engine()
+    events: list[Event] = []
+    result = Run(engine, Fixed(QUESTION), replace(SMALL, scorer=scorer), listen=events.append).result(60)
+    kinds = {event.score.kind for event in events if isinstance(event, Scored)}
+    expected = {"auto": "labels", "label": "labels", "p_true": "ptrue"}.get(scorer, scorer)
+    assert kinds == {expected}
+    assert result.pages.free_after == 512
+    assert not engine.readings().contexts
+    assert all(event.score.error is None for event in events if isinstance(event, Scored))
+
+
+def test_without_a_scorer_nothing_is_judged(start_engine: Any) -> None:
+    """The beam then keeps tree order, and no model call is spent on judging."""
+    events: list[Event] = []
+    Run(start_engine(), Fixed(QUESTION), replace(SMALL, scorer="none"), listen=events.append).result(60)
+    assert not any(isinstance(event, Scored) for event in events)
+
+
 # --- budgets -----------------------------------------------------------------------------
 
 
@@ -189,7 +212,7 @@ def test_the_budget_of_seconds_ends_a_run_in_the_middle(start_engine: Any) -> No
 def test_the_budget_of_pages_narrows_the_run(start_engine: Any) -> None:
     """With a few pages allowed, fewer branches are open at once and the tree is the same."""
     wide = Run(start_engine(), Fixed(QUESTION), SMALL).result(60)
-    narrow = Run(start_engine(), Fixed(QUESTION), replace(SMALL, budget_pages=22)).result(60)
+    narrow = Run(start_engine(), Fixed(QUESTION), replace(SMALL, budget_pages=18)).result(60)
     assert tree_of(narrow) == tree_of(wide)
     assert narrow.pages.peak < wide.pages.peak
 

@@ -26,6 +26,8 @@ class Transcript(VerticalScroll, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Start empty."""
         super().__init__(id=id)
+        self._sticks = True
+        """Whether the end is kept in sight."""
         self._tail: Static | None = None
         self._tail_text = ""
         self._tail_style = "text"
@@ -38,7 +40,8 @@ class Transcript(VerticalScroll, can_focus=True):
         self._tail, self._tail_text, self._shown = None, "", ("", "")
         blocks = [Static(text, markup=False, classes=kind) for turn in turns for kind, text in self._turn(turn)]
         await self.mount(*blocks)
-        self.scroll_end(animate=False)
+        self._sticks = True
+        self._keep_end()
 
     def _turn(self, turn: Turn) -> list[tuple[str, Text]]:
         """Return a turn's blocks."""
@@ -93,7 +96,7 @@ class Transcript(VerticalScroll, can_focus=True):
             self._new_tail(style)
             self._tail_text = rest
         self._tail.update(self._styled(self._tail_text))
-        self._stay_at_end()
+        self._keep_end()
 
     def _new_tail(self, style: str) -> None:
         """Begin another block."""
@@ -110,22 +113,27 @@ class Transcript(VerticalScroll, can_focus=True):
             self.say(words, role="warn")
         self._tail, self._tail_text = None, ""
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the last line is on the screen."""
-        return self.scroll_offset.y >= self.max_scroll_y - 1
-
     def _append(self, block: Static) -> None:
         """Add a block."""
-        follow = self.is_at_end
         self.mount(block)
-        if follow:
-            self.call_after_refresh(self.scroll_end, animate=False)
+        self._keep_end()
 
-    def _stay_at_end(self) -> None:
-        """Keep the end in sight for a reader who is there."""
-        if self.is_at_end:
-            self.call_after_refresh(self.scroll_end, animate=False)
+    def _keep_end(self) -> None:
+        """Keep the end in sight for a reader who is there, once the sizes are known."""
+        if self._sticks:
+            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Stay at the end from now on, or no longer."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value >= self.max_scroll_y - 1:
+            self._sticks = True
+        elif new_value < old_value:
+            self._sticks = False
+
+    def on_resize(self) -> None:
+        """Keep the end in sight in a window of another height."""
+        self._keep_end()
 
 
 def _headed(head: str, text: str, head_style: Style, style: Style) -> Text:

@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from pie_mlx.search.tree import Node, PoolCounts
 from pie_mlx.tui.inks import Inks
+from pie_mlx.tui.logbook import line_of
 from pie_mlx.tui.looks import DULL, LOOKS, value_text
 from pie_mlx.tui.story import RunStory
 from pie_mlx.tui.text import curve, fit
@@ -169,7 +170,7 @@ class LogView(LineView):
 
     def draw(self, row: int, width: int) -> Strip:
         """Draw one line."""
-        inks, line = self.inks, self.story.log[row]
+        inks, line = self.inks, line_of(self.story.log[row])
         pieces: list[Piece] = [(f"{line.t_s:8.2f} ", inks["dim"]), (f"{line.glyph} ", inks[line.role])]
         if line.node is not None:
             pieces.append((f"{line.node} ", inks["strong"]))

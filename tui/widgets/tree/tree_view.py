@@ -87,12 +87,12 @@ class TreeView(LineView):
         kept = self.node.id if self.node is not None else ROOT
         if change.rebuilt or self.rows.tree is not self.story.tree or not self.rows.nodes:
             self.rows.rebuild(self.story.tree)
-        elif self.rows.match is not None and change.touched:
+        elif self.rows.match is not None and change.num_events:
             self.rows.rebuild(self.story.tree)
         else:
             self.rows.add(change.added)
         if len(self.story.tree) <= _BEST_PATH_UP_TO or self.story.is_over:
-            self._best = frozenset(node.id for node in self.story.tree.best_path())
+            self._best = frozenset(node.id for node in self.story.best_path())
         self.set_num_rows(len(self.rows))
         if self.follows and self.story.latest is not None:
             self._go(self.rows.nearest(self.story.latest))
@@ -203,7 +203,7 @@ class TreeView(LineView):
 
     def action_best(self) -> None:
         """Go to the best node so far."""
-        path = self.story.tree.best_path()
+        path = self.story.best_path()
         target = path[-1] if path else min(self.story.tree.nodes.values(), key=rank_key, default=None)
         if target is not None:
             self.follows = False

@@ -65,7 +65,7 @@ def best_path_lines(story: RunStory, app: App[object], width: int) -> list[Line]
     """Return the thoughts on the best path in full, wrapped to ``width`` cells, with their scores."""
     inks = inks_of(app)
     lines: list[Line] = []
-    for node in story.tree.best_path():
+    for node in story.best_path():
         look = LOOKS[node.status]
         head: list[Piece] = [(f"{look.glyph} {node.id}  ", inks[look.role])]
         if node.value is not None:
