@@ -23,7 +23,7 @@ PROGRAM = "pie-mlx"
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 
-TALK, THINK, MODELS, CONFIG = "Talk", "Think", "Models", "Config"
+TALK, THINK, MEASURE, MODELS, CONFIG = "Talk", "Think", "Measure", "Models", "Config"
 
 
 app = typer.Typer(
@@ -90,6 +90,7 @@ def _register_all() -> None:
         ("tasks", "tot_trace:tasks"),
     ):
         _register(tot, name, where)
+    _register(app, "bench", "bench:bench", panel=MEASURE)
     _register(app, "models", "models:models", panel=MODELS)
     _register(app, "pull", "models:pull", panel=MODELS)
     _register(app, "rm", "models:rm", panel=MODELS)

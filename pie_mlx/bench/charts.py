@@ -109,7 +109,8 @@ def spark(ours: Sequence[float], theirs: Sequence[float] | None) -> str:
         return f'<path class="spark {kind}" d="{_path(spots)}"/>'
 
     other = line("theirs", theirs) if theirs else ""
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="trials">{other}{line("ours", ours)}</svg>'
+    head = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="trials">'
+    return f"{head}{other}{line('ours', ours)}</svg>"
 
 
 def _path(spots: Sequence[tuple[float, float]]) -> str:

@@ -16,7 +16,7 @@ from pie_mlx.bench.report import Row
 from pie_mlx.bench.setting import BenchSetting
 from pie_mlx.bench.texts import prompt_of
 from pie_mlx.engine import Context
-from pie_mlx.errors import Fact
+from pie_mlx.errors import Fact, InvalidParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,14 @@ class _Sides:
 
 
 def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
-    """Measure one case: tokens per second over all rows, and whether both sides decode the same tokens."""
-    tokens = setting.options.decode_tokens
+    """Measure one case: tokens per second over all rows, and whether both sides decode the same tokens.
+
+    Raises:
+        InvalidParameter: the engine's batch is narrower than the case.
+    """
+    tokens, batch = setting.options.decode_tokens, setting.engine.settings.max_batch
+    if case.rows > batch:
+        raise InvalidParameter("max_batch", batch, f"at least {case.rows} for {case.name!r}")
     num_steps = case.rows * (tokens - 1)
     with ExitStack() as stack:
         sides = _prepare(setting, case, stack)

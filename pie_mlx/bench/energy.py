@@ -48,7 +48,7 @@ def measure_energy(work: Callable[[], object]) -> EnergyReading:
         work()
         return EnergyReading(None, reason)
     command = ["powermetrics", "--samplers", "cpu_power,gpu_power", "-i", str(_INTERVAL_MS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as meter:  # noqa: S607  where macOS keeps it may change
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as meter:
         try:
             work()
         finally:

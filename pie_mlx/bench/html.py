@@ -73,7 +73,8 @@ def _head(report: Mapping[str, Any]) -> str:
     facts = "".join(f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in shown)
     busy = ""
     if machine["load"] and machine["load"][0] > (machine["cores"] or 1) * 1.5:
-        busy = f'<p class="note">The machine was busy: {machine["load"][0]} processes waited for {machine["cores"]} cores.</p>'
+        waiting = f"{machine['load'][0]} processes waited for {machine['cores']} cores"
+        busy = f'<p class="note">The machine was busy: {waiting}.</p>'
     return (
         f"<header><h1>{_text(settings['model'])}</h1>"
         f'<p class="lead">pie-mlx {_text(versions.get("pie-mlx"))} {_text(rival)}, in one process and one run. '

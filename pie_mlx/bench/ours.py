@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from pie_mlx.bench.baseline import Decoded
-from pie_mlx.engine import Context, Engine
+from pie_mlx.engine import Completion, Context, Engine
 from pie_mlx.errors import DeviceFailed
 
 NO_STOP: frozenset[int] = frozenset()
@@ -29,10 +29,18 @@ def decode(engine: Engine, roots: Sequence[Context], firsts: Sequence[int], num_
         for completion in completions:
             if completion.completion_tokens != num_tokens or completion.ttft_s is None:
                 raise DeviceFailed(f"a row gave {completion.completion_tokens} of {num_tokens} tokens")
-        # All rows run in one batch, so the time of any row after its first token is the batch's.
-        decode_s = max(completion.wall_s - (completion.ttft_s or 0.0) for completion in completions)
         rows = tuple(completion.tokens for completion in completions)
-        return Decoded(rows, decode_s, held_bytes(engine), engine.readings().pages.shared)
+        return Decoded(rows, _decode_s(engine, completions), held_bytes(engine), engine.readings().pages.shared)
+
+
+def _decode_s(engine: Engine, completions: Sequence[Completion]) -> float:
+    """Return the seconds of decoding behind the first tokens."""
+    firsts = [completion.ttft_s or 0.0 for completion in completions]
+    if engine.facts.max_batch_rows is not None:
+        # A model that cannot be batched decodes one row after the other.
+        return max(completion.wall_s for completion in completions) - min(firsts)
+    # All rows run in one batch, so the time of any row after its first token is the batch's.
+    return max(completion.wall_s - first for completion, first in zip(completions, firsts, strict=True))
 
 
 def prefill(engine: Engine, prompt: Sequence[int]) -> float:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pie_mlx.errors import Fact
 
 SCHEMA = "pie-mlx.bench/1"
+DRIFT_LIMIT = 1.25
+"""Last over first trial: beyond this, the machine throttled or had other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,20 @@ class Report:
     versions: Mapping[str, Fact]
     settings: Mapping[str, Fact]
     rows: Sequence[Row]
+
+    def cautions(self) -> list[str]:
+        """Say where a figure is not to be trusted: drift, noise, tokens that differ from the baseline's."""
+        notes = []
+        for row in self.rows:
+            sides = [("", row.ours), *([("the baseline of ", row.baseline)] if row.baseline else [])]
+            for whose, trials in sides:
+                if not 1 / DRIFT_LIMIT <= trials.drift <= DRIFT_LIMIT:
+                    first, last = trials.values[0], trials.values[-1]
+                    notes.append(f"{whose}{row.case!r} drifted from {first:.3g} to {last:.3g} {row.unit}")
+            equal = row.facts.get("equal_tokens")
+            if isinstance(equal, float) and equal < 1:
+                notes.append(f"{row.case!r}: {equal:.1%} of the tokens come before a row's first difference")
+        return notes
 
     def to_json(self) -> dict[str, Fact]:
         """Return the report as one JSON object."""

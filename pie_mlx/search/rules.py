@@ -55,7 +55,7 @@ class Rules:
     def __init__(self, task: Task[Any], depth: int | None, *, use_truth: bool = False) -> None:
         """Play ``task``, cut at ``depth`` levels (None: its own)."""
         self.task = task
-        self.steers_by_check = use_truth or not getattr(task, "check_knows_answer", False)
+        self.steers_by_check = use_truth or not task.check_knows_answer
         """Whether the check may steer the search: one that compares with a known answer may only on purpose."""
         self.depth = task.depth if depth is None else depth
         self._positions: dict[NodeId, Position] = {ROOT: Position(task.start(), 0, "")}

@@ -72,6 +72,7 @@ class Arith(Task[State]):
     summary: ClassVar[str] = "multi-step word problems from templates; integer answer"
     splits: ClassVar[tuple[str, ...]] = tuple(_SPLITS)
     has_check: ClassVar[bool] = True
+    check_knows_answer: ClassVar[bool] = True
     has_legal_moves: ClassVar[bool] = True
 
     def __init__(self, story: str) -> None:

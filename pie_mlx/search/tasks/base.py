@@ -64,6 +64,8 @@ class Task(ABC, Generic[StateT]):
     """Names of the parts of its test set; empty where there is one part."""
     has_check: ClassVar[bool] = False
     """Whether :meth:`check` can tell right from wrong."""
+    check_knows_answer: ClassVar[bool] = False
+    """Whether :meth:`check` compares with the known answer: it then steers a search only with the oracle's leave."""
     has_legal_moves: ClassVar[bool] = False
     """Whether :meth:`legal_moves` lists all steps."""
     stop: ClassVar[tuple[str, ...]] = ("\n",)

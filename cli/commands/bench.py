@@ -1,0 +1,149 @@
+"""``pie-mlx bench``: measure the engine, beside mlx-lm on the same weights, in one process and one run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, engine_settings, load_config, model_name
+from pie_mlx.errors import InvalidParameter, UsageError
+
+if TYPE_CHECKING:
+    from pie_mlx.bench.cases import Case
+    from pie_mlx.bench.compare import Comparison
+    from pie_mlx.bench.report import Report
+    from pie_mlx.cli.diagnostics import Stderr
+    from pie_mlx.config import Settings
+
+
+class Baseline(StrEnum):
+    """Whom to measure against."""
+
+    mlx_lm = "mlx-lm"
+    none = "none"
+
+
+@dataclass(frozen=True)
+class BenchFlags(Group):
+    """What is measured, and what becomes of it."""
+
+    panel: ClassVar[str] = "Measuring"
+
+    baseline: Annotated[Baseline, typer.Option(help="Measure mlx-lm beside the engine, turn by turn.")] = (
+        Baseline.mlx_lm
+    )
+    trials: Annotated[int, typer.Option(help="Trials of each case; a warm-up before them is dropped.")] = 5
+    tokens: Annotated[int, typer.Option(help="Tokens that every stream decodes.")] = 32
+    delay: Annotated[float, typer.Option(help="Seconds between trials, for a machine that throttles.")] = 0.0
+    only: Annotated[str | None, typer.Option(help="Only cases whose name contains this.")] = None
+    list_cases: Annotated[bool, typer.Option("--list", help="Show the cases and measure nothing.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Show what the planner weighed for each case.")] = False
+    html: Annotated[Path | None, typer.Option(help="Write the report here, as one page.")] = None
+    compare: Annotated[Path | None, typer.Option(help="Say what changed beyond noise since this JSON report.")] = None
+
+
+def bench(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="decode, prefill, fork, tot, pressure, chat, all (default), or quick: tiny.", show_default=False
+        ),
+    ] = None,
+    *,
+    flags: BenchFlags,
+    engine: EngineFlags,
+    output: OutputFlags,
+) -> None:
+    """Measure speed and memory on this machine, beside mlx-lm."""
+    from pie_mlx.bench.compare import compare, read_report
+    from pie_mlx.bench.suites import select
+    from pie_mlx.cli.benchview import show_comparison, show_report
+    from pie_mlx.cli.diagnostics import Stderr
+    from pie_mlx.cli.render import Stdout
+
+    settings = load_config(engine, output).settings
+    _check(flags)
+    cases = select(suites or [], only=flags.only)
+    stdout, stderr = Stdout(settings.color), Stderr(settings.color)
+    if flags.list_cases:
+        for case in cases:
+            stdout.line(case.title)
+        return
+    old = None if flags.compare is None else read_report(flags.compare)
+    report = _measure(settings, flags, cases, stderr)
+    told = report.to_json()
+    comparison = None if old is None else compare(old, told)
+    if flags.html is not None:
+        _write_page(flags.html, report)
+    if output.json:
+        stdout.json(told if comparison is None else {**told, "compare": comparison.to_json()})
+    else:
+        show_report(stdout, told, explain=flags.explain)
+        if comparison is not None:
+            show_comparison(stdout, comparison)
+    _say_what_to_mind(stderr, report, comparison, flags)
+
+
+def _check(flags: BenchFlags) -> None:
+    """Refuse amounts that measure nothing, and a page that cannot be written, before the model is loaded.
+
+    Raises:
+        InvalidParameter, UsageError: as their names say.
+    """
+    if flags.trials < 1:
+        raise InvalidParameter("--trials", flags.trials, "a whole number from 1 up")
+    if flags.tokens < 2:
+        raise InvalidParameter("--tokens", flags.tokens, "a whole number from 2 up: the first token is no decoding")
+    if not 0 <= flags.delay < float("inf"):
+        raise InvalidParameter("--delay", flags.delay, "a number of seconds from 0 up")
+    if flags.html is not None and not flags.html.absolute().parent.is_dir():
+        raise UsageError(f"{flags.html}: there is no such folder")
+
+
+def _measure(settings: Settings, flags: BenchFlags, cases: list[Case], stderr: Stderr) -> Report:
+    """Load the model and measure, with a bar on stderr."""
+    from pie_mlx.bench.machine import machine_facts, setting_facts, version_facts
+    from pie_mlx.bench.report import Report
+    from pie_mlx.bench.setting import BenchOptions, open_setting
+    from pie_mlx.bench.suites import run
+    from pie_mlx.cli.benchview import showing_cases
+    from pie_mlx.models.fetch import locate
+
+    options = BenchOptions(flags.trials, flags.tokens, flags.delay, has_baseline=flags.baseline is Baseline.mlx_lm)
+    folder = locate(model_name(settings))
+    with ExitStack() as stack:
+        with stderr.waiting(f"loading {model_name(settings)}"):
+            setting = stack.enter_context(open_setting(folder, engine_settings(settings), options))
+        machine = machine_facts(setting)
+        with showing_cases(stderr, len(cases)) as begin:
+            rows = list(run(setting, cases, begin))
+        return Report(machine, version_facts(), setting_facts(setting), rows)
+
+
+def _write_page(path: Path, report: Report) -> None:
+    """Write the report as a page.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from pie_mlx.bench.html import to_html
+
+    try:
+        path.write_text(to_html(report.to_json()), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def _say_what_to_mind(stderr: Stderr, report: Report, comparison: Comparison | None, flags: BenchFlags) -> None:
+    """Tell what keeps the figures from being quite what they seem."""
+    for note in report.cautions():
+        stderr.note(note)
+    for note in comparison.notes if comparison is not None else ():
+        stderr.note(f"not the same run: {note}")
+    if flags.html is not None:
+        stderr.labelled("page", str(flags.html))
