@@ -11,8 +11,6 @@ from pie_mlx.cli.clean import one_line
 from pie_mlx.cli.figures import format_bytes
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from pie_mlx.bench.cases import Case
     from pie_mlx.bench.compare import Comparison
     from pie_mlx.cli.diagnostics import Stderr
@@ -71,11 +69,8 @@ def _about(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("memory", f"reads {format_bytes(int(machine['read_bytes_per_s']))}/s, measured; energy: {machine['energy']}"),
         ("baseline", against),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        (
-            "trials",
-            f"{settings['trials']} interleaved, 1 warm-up dropped; {settings['decode_tokens']} tokens decoded greedily, "
-            "end of sequence ignored; prefix cache off",
-        ),
+        ("trials", f"{settings['trials']}, ours and the baseline's in turn, after a warm-up that is dropped"),
+        ("decoding", f"{settings['decode_tokens']} tokens, greedy, end of sequence ignored, prefix cache off"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
@@ -58,6 +59,8 @@ class Workbench(App[None]):
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.desk = desk
         self._start = start
+        self.reader: threading.Thread | None = None
+        """Reads the trace; ends with it."""
         for each in themes():
             self.register_theme(each)
         self.theme = theme or "pie-dark"
@@ -75,7 +78,7 @@ class Workbench(App[None]):
             sources.run.start()
         elif sources.trace is not None:
             self.desk.story.path = sources.trace
-            start_reading(sources.trace, bridge, live=sources.live)
+            self.reader = start_reading(sources.trace, bridge, live=sources.live)
 
     def on_unmount(self) -> None:
         """Stop listening; a reply that still runs is kept as it is."""

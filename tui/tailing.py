@@ -51,10 +51,10 @@ def read_all(path: Path, bridge: Bridge) -> None:
             if bridge.is_closed:
                 return
         # The last line may lack its end; what is no JSON was cut by a crash.
-        if not lines.is_torn:
-            bridge.offer_many(*lines.take(b"\n"))
-        else:
+        if lines.is_torn:
             bridge.offer_note("the trace's last line is torn: the run was killed while writing it")
+        elif lines.has_rest:
+            bridge.offer_many(*lines.take(b"\n"))
     if lines.number == 0:
         raise TraceError(str(path), 1, "there is no complete header")
 
@@ -91,12 +91,20 @@ class TraceLines:
         """Whether the run's finish was read."""
 
     @property
+    def has_rest(self) -> bool:
+        """Whether something stands behind the last line's end."""
+        return bool(self._rest)
+
+    @property
     def is_torn(self) -> bool:
         """Whether a line is there of which the end is missing: no proper prefix of a JSON object is JSON."""
+        if not self._rest:
+            return False
         try:
-            return bool(self._rest) and json.loads(self._rest) is None
+            json.loads(self._rest)
         except ValueError:
             return True
+        return False
 
     def take(self, content: bytes) -> tuple[list[Event], Header | None]:
         """Return what the complete lines say; the first one of all is the header.

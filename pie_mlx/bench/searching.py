@@ -41,7 +41,11 @@ class SearchShape:
     @property
     def num_nodes(self) -> int:
         """Nodes below the root."""
-        return self.breadth * (1 + (self.depth - 1) * min(self.beam, self.breadth))
+        parents, nodes = 1, 0
+        for _ in range(self.depth):
+            nodes += parents * self.breadth
+            parents = min(parents * self.breadth, self.beam)
+        return nodes
 
     @property
     def name(self) -> str:

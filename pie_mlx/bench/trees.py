@@ -15,42 +15,45 @@ from pie_mlx.errors import Fact
 FULL = (SearchShape(600), SearchShape(2000))
 QUICK = (SearchShape(40, breadth=2, beam=1, depth=2, thought_tokens=6),)
 
+_MAX_TRIALS = 3
+"""A search takes its minute; three of them tell more than enough."""
+
+_ALONE = "copies"
+_NAMES = {"prompts": "mlx-lm, every node a prompt", "copies": "mlx-lm, copied prompt caches"}
+
 
 def cases(*, quick: bool) -> list[Case]:
-    """Return the suite's cases."""
-    return [Case("tot", shape.name, partial(_measure, shape=shape)) for shape in (QUICK if quick else FULL)]
+    """Return the suite's cases: each shape against each of the two ways to do without an engine."""
+    return [
+        Case("tot", f"{shape.name}; {rival}", partial(_measure, shape=shape, rival=rival))
+        for shape in (QUICK if quick else FULL)
+        for rival in _NAMES
+    ]
 
 
-_Rival = Callable[[], Searched]
-
-
-def _measure(setting: BenchSetting, shape: SearchShape) -> list[Row]:
-    """Measure the search against each baseline in turn, interleaved."""
+def _measure(setting: BenchSetting, shape: SearchShape, rival: str) -> list[Row]:
+    """Measure the search and one rival, interleaved; without a baseline there is one row of ours alone."""
+    if not setting.options.has_baseline and rival != _ALONE:
+        return []
     prompts = SearchPrompts.make(shape, setting.encoder)
     engine, module = setting.engine, setting.module
-    per_token = engine.facts.kv_bytes_per_token
-    rivals = {
-        "prompts": lambda: baseline_search.by_prompts(module, prompts, per_token),
+    rivals: dict[str, Callable[[], Searched]] = {
+        "prompts": lambda: baseline_search.by_prompts(module, prompts, engine.facts.kv_bytes_per_token),
         "copies": lambda: baseline_search.by_copies(module, prompts),
     }
-    rows = []
-    for name, rival in rivals.items():
-        our_runs: list[Searched] = []
-        their_runs: list[Searched] = []
+    our_runs: list[Searched] = []
+    their_runs: list[Searched] = []
 
-        def our_trial(runs: list[Searched] = our_runs) -> float:
-            runs.append(search(engine, prompts))
-            return runs[-1].wall_s
+    def our_trial() -> float:
+        our_runs.append(search(engine, prompts))
+        return our_runs[-1].wall_s
 
-        def their_trial(runs: list[Searched] = their_runs, rival: _Rival = rival) -> float:
-            runs.append(engine.run_errand(rival))
-            return runs[-1].wall_s
+    def their_trial() -> float:
+        their_runs.append(engine.run_errand(rivals[rival]))
+        return their_runs[-1].wall_s
 
-        taken = setting.measure(our_trial, their_trial, num_trials=min(3, setting.options.num_trials))
-        rows.append(_row(setting, prompts, name, taken, our_runs[-1], their_runs[-1] if their_runs else None))
-        if taken[1] is None:
-            break
-    return rows
+    taken = setting.measure(our_trial, their_trial, num_trials=min(_MAX_TRIALS, setting.options.num_trials))
+    return [_row(setting, prompts, rival, taken, our_runs[-1], their_runs[-1] if their_runs else None)]
 
 
 def _row(
@@ -71,7 +74,7 @@ def _row(
         **setting.attention(),
     }
     if theirs is None:
-        return Row("tot", prompts.shape.name, "s", *taken, higher_is_better=False, facts=facts)
+        return Row("tot", f"{prompts.shape.name}; alone", "s", *taken, higher_is_better=False, facts=facts)
     facts |= {
         "baseline_nodes": theirs.num_nodes,
         "baseline_prefill_tokens": theirs.prefill_tokens,
@@ -80,9 +83,7 @@ def _row(
         "kv_ratio": mine.kv_bytes / theirs.kv_bytes,
         "label_error": _label_error(setting, prompts, mine),
     }
-    by = {"prompts": "mlx-lm, every node a prompt", "copies": "mlx-lm, copied prompt caches"}[rival]
-    name = f"{prompts.shape.name}; {rival}"
-    return Row("tot", name, "s", *taken, by, higher_is_better=False, facts=facts)
+    return Row("tot", f"{prompts.shape.name}; {rival}", "s", *taken, _NAMES[rival], higher_is_better=False, facts=facts)
 
 
 def _label_error(setting: BenchSetting, prompts: SearchPrompts, run: Searched) -> float:

@@ -142,12 +142,14 @@ class Stepper:
         work = StepWork()
         for grant in grants:
             job = self._core.jobs[grant.request]
-            self._start(job)
-            # A cached prefix may have left less to compute, or a tail with less room, than the grant was for.
-            most = job.sequence.table.room() + grant.num_pages * self._limits.page_size
-            count = min(grant.num_tokens, job.num_to_compute, most)
-            if job.phase.is_over or count == 0:
-                continue
+            count = grant.num_tokens
+            if not job.phase.is_running:
+                self._start(job)
+                # A cached prefix may have left less to compute, or a tail with less room, than the grant was for.
+                most = job.sequence.table.room() + grant.num_pages * self._limits.page_size
+                count = min(count, job.num_to_compute, most)
+                if job.phase.is_over or count == 0:
+                    continue
             try:
                 segment = self._segment(job, count)
             except PieError as error:
@@ -159,8 +161,6 @@ class Stepper:
 
     def _start(self, job: Job) -> None:
         """Let a waiting or preempted request run: look up its prefix, note what needs no prefill."""
-        if job.phase.is_running:
-            return
         restored = job.phase is Phase.PREEMPTED
         core, sequence = self._core, job.sequence
         if core.index.is_on:

@@ -30,7 +30,7 @@ def make_ask(job: Job) -> Ask:
         num_pages=table.num_pages,
         num_resident=table.num_slots,
         room=room,
-        tail=table.tail() if room else None,
+        tail=table.last_page if room else None,
         has_progressed=job.has_progressed,
         waits_for_prefix=(
             job.phase is Phase.WAITING and leader is not None and not leader.phase.is_over and not leader.is_prefilled

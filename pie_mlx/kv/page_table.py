@@ -82,9 +82,10 @@ class PageTable:
         if self._reservation:
             yield from ((page, 0) for page in self._reservation.fresh)
 
-    def tail(self) -> PageId | None:
-        """Return the last page if :meth:`reserve` could go on in it, else None."""
-        return self._pages[-1] if self.room() else None
+    @property
+    def last_page(self) -> PageId | None:
+        """The last viewed page; None if there is none."""
+        return self._pages[-1] if self._pages else None
 
     def room(self) -> int:
         """Return how many slots could be reserved without a fresh page."""

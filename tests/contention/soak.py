@@ -1,4 +1,4 @@
-"""A million operations on a small pool: ``python tests/contention/soak.py [OPERATIONS] [SEED]``.
+"""A million operations on small pools: ``python tests/contention/soak.py [OPERATIONS] [SEED]``.
 
 An operation is a verb of an owner (open, fork, submit, append, truncate, rebase, pin, cancel, close), a step,
 a failure of the device or an eviction. The records are checked along the way, every answer is compared with
@@ -25,12 +25,14 @@ from pie_mlx.sampling import Sampling, mix
 VOCAB = 256
 MOST_CONTEXTS = 60
 MOST_JOBS = 40
+POOLS = (8, 20, 40, 100)
+"""Pages; from one request at a time to most of them."""
 
 
 class Soak:
     """A driver, a source of chance, and the answers that are still to be compared."""
 
-    def __init__(self, seed: int, *, pages: int = 64) -> None:
+    def __init__(self, seed: int, *, pages: int) -> None:
         """Start with an empty engine of ``pages`` pages."""
         self.backend = FakeBackend(vocab_size=VOCAB, context_tokens=400)
         settings = EngineSettings(pool_pages=pages, page_size=16, max_batch=16, prefill_chunk=64)
@@ -124,7 +126,7 @@ class Soak:
         if sequence is None or len(self.core.jobs) >= MOST_JOBS:
             return
         before, kind = sequence.tokens.copy(), self.rng.randrange(8)
-        count = 1 + int(self.rng.expovariate(1 / 20))
+        count = 1 + int(self.rng.expovariate(1 / 40))
         try:
             if kind == 0:
                 job = self.core.submit(sequence.id, LabelsGoal((1, 2)))
@@ -200,11 +202,14 @@ def main() -> None:
     """Run the soak from the command line."""
     operations = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    soak, started = Soak(seed), time.perf_counter()
-    soak.run(operations, check_every=200)
+    started, counts = time.perf_counter(), Counter[str]()
+    for pages in POOLS:
+        soak = Soak(seed, pages=pages)
+        soak.run(operations // len(POOLS), check_every=200)
+        counts.update(soak.counts + soak.core.counters)
     seconds = time.perf_counter() - started
     lines = [f"{operations:,} operations, seed {seed}: nothing lost, nothing wrong, in {seconds:.0f} s"]
-    lines += [f"{name:>18} {count:,}" for name, count in sorted((soak.counts + soak.core.counters).items())]
+    lines += [f"{name:>18} {count:,}" for name, count in sorted(counts.items())]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

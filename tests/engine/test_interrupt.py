@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +16,7 @@ from pie_mlx.engine import Context, Engine
 from pie_mlx.engine.lock import ShieldedLock
 
 StartEngine = Callable[..., Engine]
+PRESSES = 100
 
 
 def press() -> None:
@@ -77,34 +80,32 @@ def test_storm_of_interrupts_loses_nothing(start: StartEngine) -> None:
     engine = start(64, prefix_cache=False)
     root = engine.context([1, 2, 3] * 20, name="root")
     root.prefill().result(20)
-    is_over = threading.Event()
+    armed = threading.Event()
     main = threading.main_thread().ident
     assert main is not None
+    rng = random.Random(4)
 
     def storm() -> None:
-        while not is_over.wait(0.0007):
+        for _ in range(PRESSES):
+            armed.wait(20)
+            armed.clear()
+            time.sleep(rng.random() * 0.002)
             signal.pthread_kill(main, signal.SIGINT)
 
     presser = threading.Thread(target=storm)
-    caught = 0
     contexts: list[Context] = []
     presser.start()
-    try:
-        while caught < 150:
-            try:
-                for _ in range(20):
-                    contexts.append(root.fork())
-                    contexts[-1].submit(max_tokens=5)
-                    contexts.pop(0).close() if len(contexts) > 5 else engine.readings()
-            except KeyboardInterrupt:
-                caught += 1
-    finally:
-        while presser.is_alive():
-            try:
-                is_over.set()
-                presser.join(20)
-            except KeyboardInterrupt:
-                caught += 1
+    for _ in range(PRESSES):
+        try:
+            # Exactly one Ctrl-C comes for each time this is set, and the loop does not end without it.
+            armed.set()
+            while True:
+                contexts.append(root.fork())
+                contexts[-1].submit(max_tokens=5)
+                contexts.pop(0).close() if len(contexts) > 5 else engine.readings()
+        except KeyboardInterrupt:
+            continue
+    presser.join(20)
     contexts.clear()
     gc.collect()
     engine.check()

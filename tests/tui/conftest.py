@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from pie_mlx.search.trace import (
     RunStarted,
     Scored,
     Selected,
-    TraceWriter,
     Verdict,
 )
 from pie_mlx.search.tree import PoolCounts
@@ -37,7 +37,6 @@ from pie_mlx.tui.app import Workbench, make_app
 from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.desk import Sources
 
-os.environ.pop("TEXTUAL_ANIMATIONS", None)
 _ALPHABET = "\n abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;!?'\"()+-*/=<>|_%&#[]{}@$^~`\\"
 
 
@@ -108,8 +107,6 @@ class Teller:
 
     def tell(self, event: Event, *, after_s: float = 0.05) -> None:
         """Let an event happen ``after_s`` seconds after the last."""
-        from dataclasses import replace
-
         self.t_ns += round(after_s * 1e9)
         self.events.append(replace(event, seq=len(self.events) + 1, t_ns=self.t_ns))
 
@@ -170,8 +167,6 @@ def run_events() -> list[Event]:
 
 def write_trace(path: Path, events: Sequence[Event], header: Header = HEADER) -> Path:
     """Write events as a trace file, with their own times."""
-    import json
-
     lines = [json.dumps(header.to_json()), *(json.dumps(event.to_json()) for event in events)]
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
     return path
@@ -189,13 +184,21 @@ Drive = Callable[..., None]
 
 async def settle(app: Workbench, pilot: Pilot[None]) -> None:
     """Wait until nothing is on its way: neither in the bridge nor in a widget's queue."""
-    for _ in range(400):
+    def is_reading() -> bool:
+        return app.reader is not None and app.reader.is_alive() and not app.desk.sources.live
+
+    await until(pilot, lambda: not is_reading() and app.desk.bridge.is_quiet)
+    await pilot.pause()
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    for _ in range(2000):
         await pilot.pause()
-        if app.desk.bridge.is_quiet:
-            await pilot.pause()
+        if holds():
             return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the bridge never came to rest")
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came to hold")
 
 
 @pytest.fixture
@@ -223,3 +226,27 @@ def quick_app(sources: Sources, **more: Any) -> Workbench:
 def open_app() -> Callable[..., Workbench]:
     """Return :func:`quick_app`."""
     return quick_app
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Awaitable[None]]:
+    """Return :func:`until`."""
+    return until
+
+
+@pytest.fixture
+def at_rest() -> Callable[..., Awaitable[None]]:
+    """Return :func:`settle`."""
+    return settle
+
+
+@pytest.fixture
+def save_trace() -> Callable[..., Path]:
+    """Return :func:`write_trace`."""
+    return write_trace
+
+
+@pytest.fixture
+def new_teller() -> type[Teller]:
+    """Return :class:`Teller`."""
+    return Teller
