@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## Pull the starter model and watch a small tree search
 	@"$(BIN)/pie-mlx" pull smollm2-135m
-	@mkdir -p .cache
+	@mkdir -p .cache && rm -f .cache/demo.jsonl
 	@"$(BIN)/pie-mlx" tot run --model smollm2-135m --strategy beam --breadth 3 --beam 2 --depth 3 \
 		--max-tokens 32 --seed 7 --trace .cache/demo.jsonl 'How could a small town use less water in a dry summer?'
 	@echo

@@ -41,8 +41,8 @@ class AlarmNote:
 def note_of(event: Alarm | AlarmRaised) -> AlarmNote:
     """Return the note of an event of the engine's watchdog, or of a trace."""
     if isinstance(event, Alarm):
-        return AlarmNote(event.level, event.kind, one_line(event.message, 600), event.request, event.report)
-    return AlarmNote("warning", event.kind, one_line(event.message, 600))
+        return AlarmNote(event.level, one_line(event.kind, 40), one_line(event.message, 600), event.request, event.report)
+    return AlarmNote("warning", one_line(event.kind, 40), one_line(event.message, 600))
 
 
 def report_lines(note: AlarmNote) -> Iterator[tuple[str, str]]:

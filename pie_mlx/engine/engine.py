@@ -132,6 +132,11 @@ class Engine:
         with self.locked() as core:
             core.end(job, Phase.CANCELLED, error=Cancelled())
 
+    def drop(self, context: ContextId) -> int:
+        """Close a context by its id, whoever holds its handle; return the pages that became free. Idempotent."""
+        with self.locked() as core:
+            return core.close(context)
+
     def watch(self, context: Context) -> None:
         """Close a context when its handle is garbage-collected; the lock is held."""
         self._books.watch(context)

@@ -18,7 +18,6 @@ from pie_mlx.errors import (
     Fact,
     Hog,
     Impossible,
-    InvalidLogits,
     InvalidParameter,
     PieError,
     PressureError,

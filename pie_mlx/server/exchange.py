@@ -75,9 +75,10 @@ class Exchange:
             self._aborted_by = error
             self._work.cancel()
 
-    async def run(self, handler: Handler) -> None:
-        """Read the body, let ``handler`` answer, and see that there is an answer whatever happens."""
+    async def run(self, handler: Handler, *, guard: Callable[[Exchange], None]) -> None:
+        """Pass ``guard``, read the body, let ``handler`` answer, and see that there is an answer whatever happens."""
         try:
+            guard(self)
             if self.request.method == "POST":
                 await self._read_body()
             await self._attend(handler)

@@ -1,8 +1,8 @@
 """Tools: how they are told to the model, and how its calls are read out of its text.
 
 The form is Hermes': the tools stand as JSON in the system text, and a call is ``<tool_call>`` around
-``{"name": …, "arguments": {…}}``. Some models answer in a form of their own; where their chat template shows one that
-mlx-lm can parse, its markers and its parser are used too. What cannot be read as a call of a known tool stays text.
+``{"name": …, "arguments": {…}}``; an answer that is such an object and nothing else is a call too. What cannot be read
+as a call of a known tool stays text.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pie_mlx.models.reasoning import held_back
-from pie_mlx.models.tool_calls import CallFormat
 from pie_mlx.server.bodies import CalledTool, Function
 
-HERMES = CallFormat("<tool_call>", "</tool_call>", json.loads)
+START, END = "<tool_call>", "</tool_call>"
 
 _PREAMBLE = """\
 # Tools
@@ -85,12 +84,10 @@ class SplitCalls:
 class CallSplitter:
     """Splits streamed text into text and calls; a marker may arrive in any number of pieces."""
 
-    def __init__(self, names: Sequence[str], formats: Sequence[CallFormat] = (HERMES,)) -> None:
-        """Look for calls of the functions ``names`` in any of ``formats``."""
+    def __init__(self, names: Sequence[str]) -> None:
+        """Look for calls of the functions ``names``."""
         self._names = frozenset(names)
-        self._formats = tuple(formats)
         self._held = ""
-        self._inside: CallFormat | None = None
         self._has_spoken = False
 
     def push(self, text: str) -> SplitCalls:
@@ -102,60 +99,44 @@ class CallSplitter:
         return self._split(self._held, final=True)
 
     def _split(self, text: str, *, final: bool) -> SplitCalls:
+        self._held = ""
         plain: list[str] = []
         calls: list[ToolCall] = []
-        self._held = ""
-        while text:
-            if self._inside is None:
-                text = self._before_call(text, plain, final=final)
-                if self._inside is None:
-                    break
-            closed = self._call_end(text, final=final)
-            if closed is None:
-                self._held = text
+        while (at := text.find(START)) >= 0:
+            end = text.find(END, at)
+            if end < 0 and not final:
                 break
-            whole, text = text[:closed], text[closed:]
-            self._take(whole, plain, calls)
-        spoken = self._shown("".join(plain), has_calls=bool(calls))
-        return self._bare(spoken, calls, final=final)
-
-    def _before_call(self, text: str, plain: list[str], *, final: bool) -> str:
-        """Move text in front of the next call to ``plain``; return the rest, from its marker on."""
-        found = [(text.find(form.start), form) for form in self._formats if form.start in text]
-        if found:
-            at, self._inside = min(found, key=lambda place: place[0])
-            plain.append(text[:at])
-            return text[at:]
-        keep = 0 if final else held_back(text, [form.start for form in self._formats])
+            close = len(text) if end < 0 else end + len(END)
+            found = self._read(text[at + len(START) : close].removesuffix(END))
+            plain.append(text[:at] if found else text[:close])
+            calls += found
+            text = text[close:]
+        keep = len(text) - at if at >= 0 else 0 if final else held_back(text, (START,))
         plain.append(text[: len(text) - keep])
         self._held = text[len(text) - keep :]
-        return ""
+        return self._tell("".join(plain), calls, final=final)
 
-    def _call_end(self, text: str, *, final: bool) -> int | None:
-        """Return where the call that ``text`` begins with is over, None while it is not."""
-        form = self._inside
-        assert form is not None, "only a call ends"
-        at = text.find(form.end, len(form.start)) if form.end else -1
-        if at >= 0:
-            return at + len(form.end)
-        return len(text) if final else None
+    def _tell(self, text: str, calls: list[ToolCall], *, final: bool) -> SplitCalls:
+        """Return text and calls; an answer that begins as an object is held: it may be a call without markers."""
+        if not self._has_spoken and not calls and text.lstrip().startswith("{"):
+            if not final:
+                self._held = text + self._held
+                return SplitCalls()
+            calls = self._read(text)
+            text = "" if calls else text
+        # The blank lines around a call belong to it.
+        if not text.strip() and (calls or self._held or not self._has_spoken) and not (final and not calls):
+            if not calls:
+                self._held = text + self._held
+            text = ""
+        self._has_spoken = self._has_spoken or bool(text.strip()) or bool(calls)
+        return SplitCalls(text, tuple(calls))
 
-    def _take(self, whole: str, plain: list[str], calls: list[ToolCall]) -> None:
-        """Read a call; what is none stays text."""
-        form, self._inside = self._inside, None
-        assert form is not None, "only a call is taken"
-        body = whole[len(form.start) :].removesuffix(form.end) if form.end else whole[len(form.start) :]
-        read = self._read(form, body)
-        if read:
-            calls += read
-        else:
-            plain.append(whole)
-
-    def _read(self, form: CallFormat, body: str) -> list[ToolCall]:
-        """Return the calls in the text between two markers, none where it cannot be read."""
+    def _read(self, body: str) -> list[ToolCall]:
+        """Return the calls that a text is, none where it is not one or more calls of known functions."""
         try:
-            parsed = form.parse(body)
-        except Exception:  # noqa: BLE001  mlx-lm's parsers raise whatever the model's text trips them over
+            parsed = json.loads(body)
+        except (ValueError, RecursionError):
             return []
         found = parsed if isinstance(parsed, list) else [parsed]
         calls = [call for item in found if (call := self._call(item)) is not None]
@@ -163,25 +144,9 @@ class CallSplitter:
 
     def _call(self, item: object) -> ToolCall | None:
         """Return a parsed object as a call of a known function, None where it is not one."""
-        if not isinstance(item, dict) or item.get("name") not in self._names:
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(item, dict) or not isinstance(name, str) or name not in self._names:
             return None
         arguments = item.get("arguments", item.get("parameters", {}))
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(f"call_{secrets.token_hex(12)}", str(item["name"]), text)
-
-    def _shown(self, text: str, *, has_calls: bool) -> str:
-        """Drop the blank lines around calls."""
-        if not self._has_spoken:
-            text = text.lstrip() if has_calls or self._held else text
-        return "" if has_calls and not text.strip() else text
-
-    def _bare(self, text: str, calls: list[ToolCall], *, final: bool) -> SplitCalls:
-        """Where the answer begins as a JSON object, hold it: it may be a call without markers."""
-        begins = not self._has_spoken and not calls and text.lstrip().startswith("{")
-        if begins and not final:
-            self._held = text + self._held
-            return SplitCalls()
-        if begins and (bare := self._read(HERMES, text)):
-            return SplitCalls(calls=tuple(bare))
-        self._has_spoken = self._has_spoken or bool(text.strip()) or bool(calls)
-        return SplitCalls(text, tuple(calls))
+        return ToolCall(f"call_{secrets.token_hex(12)}", name, text)

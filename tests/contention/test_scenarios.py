@@ -242,10 +242,9 @@ def test_one_that_fits_waits_behind_one_that_does_not(drive: MakeDriver) -> None
         driver.step()
         assert all(job.phase is Phase.WAITING for job in small), "pages of the head went to a younger request"
     driver.run()
-    assert large.error is None
-    assert large.ended_s is not None
-    assert all(job.error is None and job.ended_s is not None for job in small)
-    assert all(large.ended_s <= job.ended_s for job in small)
+    ends = [job.ended_s for job in (large, *small) if job.error is None and job.ended_s is not None]
+    assert len(ends) == 31
+    assert ends[0] == min(ends)
 
 
 def test_mixed_heads(drive: MakeDriver) -> None:

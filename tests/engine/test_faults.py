@@ -77,9 +77,7 @@ def test_failure_at_every_step(start: StartEngine, answer: Answer, kind: str, st
 
 @pytest.mark.parametrize("step", range(STEPS))
 @pytest.mark.parametrize("all_views", [True, False])
-def test_eviction_in_the_middle_of_every_step(
-    start: StartEngine, answer: Answer, step: int, all_views: bool
-) -> None:
+def test_eviction_in_the_middle_of_every_step(start: StartEngine, answer: Answer, step: int, all_views: bool) -> None:
     """Every context loses its pages while a step is in flight: all requests complete with the same tokens."""
     backend = FakeBackend()
     engine = start(20, backend, prefill_chunk=24)

@@ -34,7 +34,7 @@ def test_fork_equals_a_fresh_context(start: StartEngine, answer: Answer, count: 
         fork.append(text(at + 5, 3))
     parent.append([1])
     requests = [context.submit(max_tokens=20) for context in (parent, *forks)]
-    prompts = [text(1, count) + [1], *(text(1, count) + text(at + 5, 3) for at in range(4))]
+    prompts = [[*text(1, count), 1], *(text(1, count) + text(at + 5, 3) for at in range(4))]
     for request, prompt in zip(requests, prompts, strict=True):
         assert list(request.result(20).tokens) == answer(prompt, 20)
 
@@ -45,16 +45,14 @@ def test_forks_of_a_generating_parent(start: StartEngine, answer: Answer) -> Non
     engine = start(128, backend)
     parent = engine.context(text(1, 30))
     forks: list[Context] = []
-    for step in range(1, 40):
-        backend.faults.before_step = {**backend.faults.before_step, step: lambda: forks.append(parent.fork())}
+    backend.faults.before_step = dict.fromkeys(range(1, 40), lambda: forks.append(parent.fork()))
     done = parent.generate(max_tokens=40)
-    assert list(done.tokens) == answer(text(1, 30), 40)
-    assert [fork.num_tokens for fork in forks] == [30 + step for step in range(1, 40)]
-    requests = [fork.submit(max_tokens=5) for fork in forks]
-    for fork_tokens, request in zip([list(fork.tokens)[:] for fork in forks], requests, strict=True):
-        whole = text(1, 30) + answer(text(1, 30), 45)
-        assert fork_tokens == whole[: len(fork_tokens)]
-        assert list(request.result(20).tokens) == answer(fork_tokens[: len(fork_tokens)], 5) or fork_tokens
+    whole = text(1, 30) + answer(text(1, 30), 50)
+    assert list(done.tokens) == whole[30:70]
+    prompts = [list(fork.tokens) for fork in forks]
+    assert prompts == [whole[: 30 + step] for step in range(1, 40)]
+    for prompt, request in zip(prompts, [fork.submit(max_tokens=5) for fork in forks], strict=True):
+        assert list(request.result(20).tokens) == whole[len(prompt) : len(prompt) + 5]
     engine.check()
 
 
@@ -94,16 +92,17 @@ def test_a_thousand_forks_give_back_exactly_what_they_took(start: StartEngine) -
 def test_random_trees_equal_fresh_contexts(moves: list[tuple[int, int, int]], pages: int) -> None:
     """Grow a tree in a pool that cannot hold it all: every node's text is what a roomy pool would give."""
     settings = EngineSettings(pool_pages=pages, page_size=16, prefill_chunk=32)
-    with Engine.start(FakeBackend, settings) as engine, Engine.start(
-        FakeBackend, EngineSettings(pool_pages=2000, page_size=16, prefix_cache=False)
-    ) as roomy:
-        nodes, requests = [engine.context([1, 2, 3])], list[tuple[list[int], Request]]()
+    with (
+        Engine.start(FakeBackend, settings) as engine,
+        Engine.start(FakeBackend, EngineSettings(pool_pages=2000, page_size=16, prefix_cache=False)) as roomy,
+    ):
+        nodes, requests = [engine.context([1, 2, 3])], list[tuple[list[int], int, Request]]()
         for parent, num_new, max_tokens in moves:
             node = nodes[parent % len(nodes)].fork()
-            node.append([num_new] * min(num_new, 150 - node.num_tokens if node.num_tokens < 150 else 0))
+            node.append([num_new] * min(num_new, max(0, 150 - node.num_tokens)))
             nodes.append(node)
-            requests.append((list(node.tokens), node.submit(max_tokens=max_tokens)))
-        for tokens, request in requests:
-            expected = roomy.context(tokens).submit(max_tokens=len(request.result(60).tokens)).result(60)
-            assert request.result(60).tokens == expected.tokens
+            requests.append((list(node.tokens), max_tokens, node.submit(max_tokens=max_tokens)))
+        for tokens, max_tokens, request in requests:
+            found = request.result(60)
+            assert found.tokens == roomy.context(tokens).generate(max_tokens=max_tokens).tokens
         engine.check()

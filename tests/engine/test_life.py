@@ -107,12 +107,13 @@ def test_what_is_refused_is_refused_before_any_work(start: StartEngine) -> None:
     """Each wrong ask has its own type, counts as nothing, and leaves the context as it was."""
     engine = start(8, FakeBackend(context_tokens=100))
     empty, full = engine.context(), engine.context(text(1, 100))
-    for submit in (
+    asks: list[Callable[[], object]] = [
         lambda: empty.submit(max_tokens=3),
         lambda: empty.submit_labels([1]),
         lambda: empty.submit_logprobs([1]),
         empty.prefill,
-    ):
+    ]
+    for submit in asks:
         with pytest.raises(EmptyPrompt):
             submit()
     with pytest.raises(ContextTooLong) as caught:
@@ -303,7 +304,7 @@ def test_dropped_handles_give_their_pages_back(start: StartEngine) -> None:
         context = engine.context(text(1, 60))
         context.generate(max_tokens=2)
         _fork = context.fork()
-    del context, _fork
+        del context, _fork
     gc.collect()
     readings = engine.readings()
     assert readings.pages.free == 32
@@ -360,7 +361,7 @@ def test_cancelled_prefill_continues_like_a_fresh_context(start: StartEngine, an
     engine = start(64, backend, prefill_chunk=16)
     context = engine.context(text(1, 100))
     requests: list[Request] = []
-    backend.faults.before_step = {3: lambda: requests[0].cancel()}
+    backend.faults.before_step = {3: lambda: requests[0].cancel()}  # noqa: PLW0108  (there is none yet)
     backend.faults.hang = frozenset({0})
     requests.append(context.submit(max_tokens=5))
     backend.faults.release.set()
@@ -470,7 +471,9 @@ def test_readings_map_and_events_agree(start: StartEngine) -> None:
         root = engine.context(text(1, 50))
         root.prefill().result(20)
         forks = [root.fork(name=f"f{at}") for at in range(10)]
-        for request in [fork.submit(max_tokens=40, sampling=Sampling(temperature=1.0, seed=at)) for at, fork in enumerate(forks)]:
+        for request in [
+            fork.submit(max_tokens=40, sampling=Sampling(temperature=1.0, seed=at)) for at, fork in enumerate(forks)
+        ]:
             request.result(60)
         steps = [event for event in events.drain() if isinstance(event, StepDone)]
     for event in steps:
@@ -536,3 +539,40 @@ def test_references_are_dropped_at_the_end(start: StartEngine) -> None:
         assert not core.running
         assert len(core.sequences) == 1
     assert engine.readings().counters["completed"] == 1000
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_thread_that_ends_in_any_way_leaves_nobody_waiting(start: StartEngine) -> None:
+    """Whatever ends the engine's thread, callers get the reason instead of waiting for ever."""
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    backend = FakeBackend(faults=Faults(before_step={2: leave}))
+    engine = start(8, backend)
+    context = engine.context(text(1, 20))
+    with pytest.raises(EngineDead, match="SystemExit"):
+        context.generate(max_tokens=9)
+    with pytest.raises(EngineDead):
+        context.generate(max_tokens=1)
+    engine.check()
+
+
+def test_listeners_may_come_and_go_from_many_threads(start: StartEngine) -> None:
+    """Nobody's subscription is lost when another is made or closed at the same time."""
+    engine = start(8)
+    kept = []
+
+    def subscribe() -> None:
+        for _ in range(200):
+            kept.append(engine.listen())
+            engine.listen().close()
+
+    threads = [threading.Thread(target=subscribe) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    engine.context(text(1, 5)).close()
+    assert all(len(subscription.drain()) == 2 for subscription in kept)
+    assert len(kept) == 800

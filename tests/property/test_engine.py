@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pie_mlx.backend.fake import FakeBackend, Faults, sequence_hash
 from pie_mlx.engine.completion import Completion
 from pie_mlx.engine.driver import Driver
-from pie_mlx.engine.job import GenerateGoal, Job, LabelsGoal, LogprobsGoal, Phase
+from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.errors import Cancelled, ContextBusy, ContextTooLong, DeviceFailed, EmptyPrompt, Hog, Impossible, PieError
 from pie_mlx.ids import ContextId
@@ -38,7 +38,7 @@ class Serving(RuleBasedStateMachine):
         share=st.sampled_from([0.0, 0.5, 1.0]),
         kind=st.sampled_from(["plain", "one row", "state"]),
     )
-    def make(self, pool: int, page: int, batch: int, chunk: int, share: float, kind: str) -> None:
+    def make(self, *, pool: int, page: int, batch: int, chunk: int, share: float, kind: str) -> None:
         """Start with one short context."""
         self.backend = FakeBackend(
             vocab_size=VOCAB,
@@ -78,13 +78,17 @@ class Serving(RuleBasedStateMachine):
             assert child.tokens == self.core.get(context).tokens
             assert self.core.pool.num_free == free
 
-    @rule(at=st.integers(0, 99), goal=st.sampled_from(["generate", "generate", "prefill", "labels", "logprobs"]), count=st.integers(1, 30))
+    @rule(
+        at=st.integers(0, 99),
+        goal=st.sampled_from(["generate", "generate", "prefill", "labels", "logprobs"]),
+        count=st.integers(1, 30),
+    )
     def submit(self, at: int, goal: str, count: int) -> None:
         """Ask for something; what is refused is refused with a type and changes nothing."""
         context = self.pick(at)
         before = list(self.core.get(context).tokens)
         extra = [5] * count if goal == "logprobs" else []
-        goals = {
+        goals: dict[str, Goal] = {
             "generate": GenerateGoal(count, GREEDY, frozenset()),
             "prefill": GenerateGoal(0, GREEDY, frozenset()),
             "labels": LabelsGoal((3, 4)),
@@ -221,7 +225,9 @@ class Serving(RuleBasedStateMachine):
             if isinstance(job.error, Hog):
                 pool, pinned = self.core.pool, [s for s in self.core.sequences.values() if s.pinned]
                 held = {page for sequence in pinned for page in sequence.table.pages}
-                assert pool.pages_for(len(before) + len(job.tokens)) > pool.num_pages - len(held), "it would have fitted"
+                assert pool.pages_for(len(before) + len(job.tokens)) > pool.num_pages - len(held), (
+                    "it would have fitted"
+                )
         elif isinstance(job.goal, LabelsGoal):
             value = sequence_hash(before)
             raw = [mix(value ^ label) % 1000 + 1 for label in (3, 4)]

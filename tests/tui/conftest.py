@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -250,3 +252,27 @@ def save_trace() -> Callable[..., Path]:
 def new_teller() -> type[Teller]:
     """Return :class:`Teller`."""
     return Teller
+
+
+_SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def compare_picture(app: Workbench, name: str) -> None:
+    """Compare the screen with the stored picture of this name."""
+    # The ids in the picture are checksums of its content, of no use to a reader of a diff.
+    shot = re.sub(r"terminal-\d+", "terminal", app.export_screenshot(title="pie-mlx"))
+    path = _SNAPSHOTS / f"{name}.svg"
+    if os.environ.get("NEW_SNAPSHOTS"):
+        _SNAPSHOTS.mkdir(exist_ok=True)
+        path.write_text(shot, encoding="utf-8")
+    assert path.is_file(), f"there is no snapshot {name}: write it with NEW_SNAPSHOTS=1 and look at it"
+    if shot != path.read_text(encoding="utf-8"):
+        wrong = path.with_suffix(".new.svg")
+        wrong.write_text(shot, encoding="utf-8")
+        pytest.fail(f"{name} has changed: compare {path.name} with {wrong.name}")
+
+
+@pytest.fixture
+def compare() -> Callable[[Workbench, str], None]:
+    """Return :func:`compare_picture`."""
+    return compare_picture

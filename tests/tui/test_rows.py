@@ -57,7 +57,8 @@ class Growing(RuleBasedStateMachine):
     def reveal(self, pick: int) -> None:
         """Reveal any node: it then has a row."""
         node = list(self.tree.nodes)[pick % len(self.tree)]
-        assert self.rows.nodes[self.rows.reveal(node)].id == node
+        row = self.rows.reveal(node)
+        assert self.rows.nodes[row].id == node
 
     @invariant()
     def equals_a_walk(self) -> None:

@@ -18,7 +18,9 @@ def told(story: RunStory) -> tuple[object, ...]:
     """Return what of a story the views show."""
     nodes = [(n.id, n.status, n.text, n.value, n.pages, n.selected, n.reason) for n in story.tree.walk()]
     levels = [[node.id for node in level] for level in story.levels]
-    return nodes, levels, story.pool_history, story.peak_pages, story.freed_pages, story.log, story.spans, story.t_ns
+    spans = [(node, span.started_ns, span.done_ns) for node, span in story.spans.items()]
+    log = [line_of(event) for event in story.log]
+    return nodes, levels, [*story.pool_history], story.peak_pages, story.freed_pages, log, spans, story.t_ns
 
 
 def test_seek_shows_what_was_shown_then(run_events: list[Event]) -> None:

@@ -41,7 +41,7 @@ def test_a_bar_is_exact_to_half_a_cell(share: float, shown: str) -> None:
     assert bar(share, 4) == shown
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.integers(1, 60), st.integers(1, 4))
+@given(st.lists(st.just(0.0) | st.floats(0.001, 1e6), min_size=1, max_size=300), st.integers(1, 60), st.integers(1, 4))
 def test_a_curve_fills_its_box_and_keeps_its_peak(values: list[float], cells: int, rows: int) -> None:
     """Every line has the asked cells, and the largest value reaches the top wherever there is any."""
     lines = curve(values, cells, rows)

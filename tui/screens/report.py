@@ -85,9 +85,7 @@ class ReportScreen(Dialog):
 
         def decide(answer: object) -> None:
             if answer is True:
-                for context in idle_contexts(engine):
-                    engine.drop(context.id)
-                self.notify(f"{len(idle)} contexts are closed", markup=False)
+                self.notify(f"{close_idle(engine)} contexts are closed", markup=False)
 
         self.app.push_screen(Confirm("close idle contexts", question, yes="close them"), decide)
 
@@ -96,6 +94,18 @@ def idle_contexts(engine: Engine) -> list[ContextReading]:
     """Return the contexts without a request that nobody touched for :data:`IDLE_S` and nobody pinned."""
     readings = engine.readings()
     return [c for c in readings.contexts if c.request is None and not c.pinned and c.idle_s >= IDLE_S]
+
+
+def close_idle(engine: Engine) -> int:
+    """Close the idle contexts, except those that were asked for something meanwhile; return how many."""
+    idle, num_closed = idle_contexts(engine), 0
+    with engine.locked() as core:
+        for reading in idle:
+            sequence = core.sequences.get(reading.id)
+            if sequence is not None and sequence.job is None:
+                core.close(reading.id)
+                num_closed += 1
+    return num_closed
 
 
 def report_text(alarms: list[AlarmNote], inks: Inks) -> Text:

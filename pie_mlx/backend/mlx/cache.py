@@ -212,6 +212,30 @@ class ArenaCache:
             return MaskToken(window)
         return self.running.mask_for_model(window, as_array=return_array)
 
+    @property
+    def keys(self) -> object:
+        """K of all tokens: what a model orders its evaluation by."""
+        return self.keys_and_values()[0]
+
+    @keys.setter
+    def keys(self, _value: object) -> None:
+        """Ignore the same K with an order of evaluation: a step is evaluated as a whole."""
+
+    @property
+    def values(self) -> object:
+        """V of all tokens, as :attr:`keys`."""
+        return self.keys_and_values()[1]
+
+    @values.setter
+    def values(self, _value: object) -> None:
+        """Ignore, as for :attr:`keys`."""
+
+    start_position = 0
+    """Of the first token in :attr:`keys`: an arena forgets none."""
+
+    def maybe_trim_front(self) -> None:
+        """Keep what lies before a chunk: the model's own mask hides it."""
+
     def is_trimmable(self) -> bool:
         """A pass trims nothing."""
         return False

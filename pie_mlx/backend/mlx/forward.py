@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
@@ -16,14 +17,14 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from pie_mlx.backend.base import IntArray
-from pie_mlx.backend.mlx.arena import Arena, LayerShape
+from pie_mlx.backend.base import IntArray, Segment
+from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import ArenaCache, AttentionArgs, Form, ForwardPass, attend_step
+from pie_mlx.backend.mlx.layout import Layout, StateLeaf
 from pie_mlx.backend.mlx.planner import StepPlan
-from pie_mlx.errors import UnsupportedModel
+from pie_mlx.backend.mlx.state import Entries, RowState, StateBatch, StateCache, stack
 
 _ATTENTION = "scaled_dot_product_attention"
-_PLAIN_CACHES = ("KVCache", "ConcatenateKVCache")
 _INNER_NAMES = ("model", "transformer", "backbone")
 
 Attention = Callable[..., mx.array]
@@ -130,83 +131,62 @@ def _inner(module: nn.Module) -> nn.Module | None:
     return None
 
 
-class _ShapeRecorder:
-    """A cache that remembers what a layer writes for one token."""
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a pass leaves, not yet evaluated."""
 
-    def __init__(self) -> None:
-        self.offset = 0
-        self.shape: LayerShape | None = None
-        self._kv: tuple[mx.array, mx.array] | None = None
+    logits: mx.array
+    """Of the rows that were asked for, ``[len(rows), vocab]``."""
+    health: mx.array
+    """One number a row of the plan, not finite where it went wrong."""
+    states: StateBatch | None
+    """Of the plan's segments, in its order; None for models without recurrent layers."""
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Record and hand back."""
-        self.shape = LayerShape(
-            keys.shape[1], keys.shape[3], values.shape[1], values.shape[3], keys.dtype, values.dtype
-        )
-        self._kv = (keys, values)
-        return keys, values
-
-    def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """Return what was written last, for layers that share it."""
-        assert self._kv is not None, "a layer shares K/V that no layer wrote"
-        return self._kv
-
-    def make_mask(self, *_: object, **__: object) -> None:
-        """One token sees itself: no mask."""
-
-
-def own_caches(module: nn.Module) -> list[Any]:
-    """Return fresh caches of mlx-lm's own for the model."""
-    from mlx_lm.models.cache import make_prompt_cache
-
-    made: list[Any] = make_prompt_cache(module)
-    return made
-
-
-def layer_windows(module: nn.Module, model: str) -> list[int | None]:
-    """Return how many tokens each layer's cache keeps (None: all).
-
-    Raises:
-        UnsupportedModel: a layer keeps something else than K and V.
-    """
-    windows: list[int | None] = []
-    for layer, cache in enumerate(own_caches(module)):
-        kind = type(cache).__name__
-        if kind == "RotatingKVCache":
-            windows.append(int(cache.max_size))
-        elif kind in _PLAIN_CACHES:
-            windows.append(None)
-        else:
-            raise UnsupportedModel(model, f"layer {layer} keeps its state in a {kind}, which cannot be paged yet")
-    return windows
-
-
-def layer_shapes(module: nn.Module, num_caches: int) -> list[LayerShape | None]:
-    """Learn each layer's K/V shape by running one token through the model."""
-    recorders = [_ShapeRecorder() for _ in range(num_caches)]
-    mx.eval(module(mx.array([[0]]), cache=recorders))
-    return [recorder.shape for recorder in recorders]
+    def state_arrays(self) -> list[mx.array]:
+        """Return the states' arrays, to be evaluated with the pass."""
+        return [] if self.states is None else self.states.arrays()
 
 
 class Forward:
     """A model and the way its passes run over an arena."""
 
-    def __init__(self, module: nn.Module, windows: Sequence[int | None], *, folded: bool) -> None:
-        """Prepare ``module``, whose caches keep ``windows``."""
+    def __init__(self, module: nn.Module, layout: Layout, *, folded: bool) -> None:
+        """Prepare ``module``, whose caches ``layout`` describes."""
         self.module = module
-        self._windows = tuple(windows)
+        self.layout = layout
         self._swap = AttentionSwap(module)
         self._tap = RowTap(module)
         self.folded = folded
         self.form = Form.GROUPED
 
-    def run(self, plan: StepPlan, arena: Arena, rows: IntArray) -> tuple[mx.array, mx.array]:
-        """Run a plan; return the logits ``[len(rows), vocab]`` of ``rows`` and all rows' health, not yet evaluated.
+    def batches(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Split a step (places of its segments) into passes.
+
+        A model with recurrent layers takes a chunk by itself, and only rows whose states have equal shapes
+        together. In the single form each segment is a pass.
+        """
+        if self.form is not Form.SINGLE and not self.layout.num_states:
+            return [list(range(len(segments)))]
+        alike: dict[object, list[int]] = {}
+        for at, segment in enumerate(segments):
+            stackable = self.form is not Form.SINGLE and len(segment.tokens) == 1 and segment.state is not None
+            alike.setdefault(_row_state(segment).batch.signature if stackable else at, []).append(at)
+        return list(alike.values())
+
+    def run(self, plan: StepPlan, arena: Arena, rows: IntArray) -> PassResult:
+        """Run the plan of one pass; ``rows`` are those whose logits are wanted.
 
         The arena's drafts are committed; a failure before that leaves the arena as it was.
         """
         running = ForwardPass(plan, arena, self.form, folded=self.folded)
-        caches = [ArenaCache(layer, window, running) for layer, window in enumerate(self._windows)]
+        before = self._states(plan)
+        kept: list[StateCache] = []
+
+        def make_state(leaf: StateLeaf) -> StateCache:
+            kept.append(StateCache(leaf, before))
+            return kept[-1]
+
+        caches = self.layout.build(lambda leaf: ArenaCache(leaf.layer, leaf.window, running), make_state)
         wanted = rows if len(rows) else np.zeros(1, dtype=np.int32)
         try:
             with self._swap:
@@ -214,4 +194,17 @@ class Forward:
             arena.commit()
         finally:
             arena.discard()
-        return logits, running.health
+        after = StateBatch(tuple(tuple(each.cache) for each in kept), len(plan.segments)) if kept else None
+        return PassResult(logits, running.health, after)
+
+    def _states(self, plan: StepPlan) -> Entries | None:
+        """Return the states that the plan's segments bring; None if there are none."""
+        if not self.layout.num_states or plan.segments[0].state is None:
+            return None
+        return stack([_row_state(segment) for segment in plan.segments])
+
+
+def _row_state(segment: Segment) -> RowState:
+    """Return the state a segment brings."""
+    assert isinstance(segment.state, RowState), "the engine hands back what it was given"
+    return segment.state

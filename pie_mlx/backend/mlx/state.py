@@ -1,0 +1,108 @@
+"""The recurrent state of contexts: immutable arrays, so that a fork shares them at no cost.
+
+The rows of a batch leave one :class:`StateBatch`; a context's state is its row of it. A next step over the same
+rows in the same order takes the batch as it is, any other gathers its rows. Rows can only be stacked if their
+states have equal shapes: a state that grows at first (a short convolution before it has seen enough) waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from pie_mlx.backend.mlx.layout import StateLeaf
+
+Entries = tuple[tuple[mx.array | None, ...], ...]
+"""The arrays of each state leaf, ``[rows, ...]``; None where a layer has none yet."""
+
+
+class StateBatch:
+    """The states of the rows of one pass."""
+
+    def __init__(self, entries: Entries, num_rows: int) -> None:
+        """Take each leaf's arrays."""
+        self.entries = entries
+        self.num_rows = num_rows
+        self.signature = tuple(
+            None if array is None else (array.shape[1:], array.dtype) for entry in entries for array in entry
+        )
+        """Equal for states that can be stacked."""
+
+    def arrays(self) -> list[mx.array]:
+        """Return all arrays, to be evaluated."""
+        return [array for entry in self.entries for array in entry if array is not None]
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of one context's state."""
+        return sum(array.nbytes for array in self.arrays()) // self.num_rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowState:
+    """One context's state: a row of a batch."""
+
+    batch: StateBatch
+    row: int
+
+    def alone(self) -> RowState:
+        """Return the same state without the other rows of its batch, which it would keep in memory."""
+        if self.batch.num_rows == 1:
+            return self
+        return RowState(StateBatch(_take(self.batch, [self.row]), 1), 0)
+
+
+def stack(states: Sequence[RowState]) -> Entries:
+    """Return the states, all of one signature, as the rows of one batch; the arrays are new handles."""
+    batch, rows = states[0].batch, [state.row for state in states]
+    if any(state.batch is not batch for state in states):
+        pairs = [(state.batch.entries, state.row) for state in states]
+        return tuple(
+            tuple(
+                None if array is None else mx.concatenate([of[e][a][row : row + 1] for of, row in pairs])  # type: ignore[index]
+                for a, array in enumerate(entry)
+            )
+            for e, entry in enumerate(batch.entries)
+        )
+    if rows != list(range(batch.num_rows)):
+        return _take(batch, rows)
+    # A model may assign to a part of an array, which changes the object it was handed.
+    return tuple(tuple(None if array is None else mx.array(array) for array in entry) for entry in batch.entries)
+
+
+def _take(batch: StateBatch, rows: list[int]) -> Entries:
+    """Copy some rows out of a batch."""
+    index = mx.array(rows)
+    return tuple(tuple(None if array is None else array[index] for array in entry) for entry in batch.entries)
+
+
+class StateCache:
+    """The cache of one recurrent layer during one pass, as mlx-lm's models expect an ``ArraysCache``."""
+
+    lengths = None
+    left_padding = None
+
+    def __init__(self, leaf: StateLeaf, entries: Entries | None) -> None:
+        """Start from the states of the pass's rows; None: they have read nothing yet."""
+        self.cache: list[mx.array | None] = [None] * leaf.size if entries is None else list(entries[leaf.entry])
+
+    def __getitem__(self, index: int) -> mx.array | None:
+        return self.cache[index]
+
+    def __setitem__(self, index: int, value: mx.array | None) -> None:
+        self.cache[index] = value
+
+    def __bool__(self) -> bool:
+        return True
+
+    def advance(self, _num_tokens: int) -> None:
+        """No row is padded: nothing to count."""
+
+    def make_mask(self, _num_tokens: int) -> None:
+        """No row is padded: no mask."""
+
+    def empty(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.cache[0] is None

@@ -1,0 +1,81 @@
+"""The endpoints that only look: models, health, pages, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pie_mlx.server.exchange import Exchange
+from pie_mlx.server.state import ServerState
+
+PAGES_SCHEMA = "pie-mlx.pages/1"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def models(state: ServerState, exchange: Exchange) -> None:
+    """List the one model that is served."""
+    await exchange.answer({"object": "list", "data": [_card(state)]})
+
+
+async def model(state: ServerState, exchange: Exchange) -> None:
+    """Describe the model.
+
+    Raises:
+        NoSuchModelError: another one was asked for.
+    """
+    state.check_model(exchange.request.path_params["model"])
+    await exchange.answer(_card(state))
+
+
+def _card(state: ServerState) -> dict[str, object]:
+    """Return the model as the protocol lists it, with its context's length."""
+    return {
+        "id": state.model,
+        "object": "model",
+        "created": state.created_s,
+        "owned_by": "pie-mlx",
+        "max_model_len": state.engine.facts.context_tokens,
+    }
+
+
+async def health(state: ServerState, exchange: Exchange) -> None:
+    """Say whether the engine works: 200 where it does, 503 where it does not or the server is ending."""
+    status = "draining" if state.is_draining else "ok" if state.is_healthy else "stalled"
+    if not state.engine.is_alive:
+        status = "dead"
+    await exchange.answer({"status": status}, status=200 if status == "ok" else 503)
+
+
+async def pages(state: ServerState, exchange: Exchange) -> None:
+    """Tell one consistent reading of pages, contexts and requests, and the last alarms."""
+    engine = state.engine
+    readings = engine.readings()
+    counts = readings.pages
+    page_size = engine.settings.page_size
+    await exchange.answer(
+        {
+            "schema": PAGES_SCHEMA,
+            "model": state.model,
+            "is_alive": readings.is_alive,
+            "step_s": readings.step_s,
+            "page_size": page_size,
+            "page_bytes": page_size * engine.facts.kv_bytes_per_token,
+            "pages": {**asdict(counts), "held": counts.held, "sharing_ratio": counts.sharing_ratio},
+            "contexts": [asdict(context) for context in readings.contexts],
+            "requests": [asdict(request) for request in readings.requests],
+            "counters": dict(readings.counters),
+            "admission": {
+                "completions": {"inside": state.gate.num_inside, "waiting": state.gate.num_waiting},
+                "searches": {"inside": state.search_gate.num_inside, "waiting": state.search_gate.num_waiting},
+            },
+            "runs": sorted(state.runs),
+            "alarms": [
+                {"level": alarm.level, "kind": alarm.kind, "message": alarm.message, "request": alarm.request}
+                for alarm in list(state.metrics.alarms)
+            ],
+        }
+    )
+
+
+async def metrics(state: ServerState, exchange: Exchange) -> None:
+    """Tell the figures in Prometheus' text format."""
+    await exchange.answer_raw(state.metrics.text(), _METRICS_TYPE)
