@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 a script, not a module
 """Repeat one search on the starter model in pools of 64, 40, 24 and 6 pages, and check what must not depend on them.
 
 A beam search (breadth 4, beam 2, depth 3, 64 tokens a node) over pages of 32 tokens. In 64 pages three runs in a row

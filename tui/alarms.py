@@ -41,12 +41,14 @@ class AlarmNote:
 def note_of(event: Alarm | AlarmRaised) -> AlarmNote:
     """Return the note of an event of the engine's watchdog, or of a trace."""
     if isinstance(event, Alarm):
-        return AlarmNote(event.level, one_line(event.kind, 40), one_line(event.message, 600), event.request, event.report)
+        return AlarmNote(
+            event.level, one_line(event.kind, 40), one_line(event.message, 600), event.request, event.report
+        )
     return AlarmNote("warning", one_line(event.kind, 40), one_line(event.message, 600))
 
 
 def report_lines(note: AlarmNote) -> Iterator[tuple[str, str]]:
-    """Yield the report as names and words: what happened, who waits, who holds, the cause, what was tried, what helps."""
+    """Yield the report as names and words: what happened, who waits, who holds, cause, what was tried, what helps."""
     yield "what", note.words
     yield "means", note.explained
     error = note.report.get("error")
@@ -75,4 +77,6 @@ def _holder(holder: Mapping[str, Fact]) -> str:
     """Say what one holder has."""
     idle = holder.get("idle_s")
     since = f", idle {idle:.1f} s" if isinstance(idle, int | float) else ""
-    return f"{one_line(str(holder.get('name')))}: {holder.get('pages')} pages, {holder.get('shared_pages')} shared{since}"
+    return (
+        f"{one_line(str(holder.get('name')))}: {holder.get('pages')} pages, {holder.get('shared_pages')} shared{since}"
+    )

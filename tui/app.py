@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from pie_mlx.errors import PieError
@@ -117,7 +118,7 @@ class Workbench(App[None]):
         for page in self._pages():
             page.show_alarm()
         if self.desk.sources.trace is None or self.desk.sources.live:
-            severity = "error" if note.level == "failure" else "warning"
+            severity: SeverityLevel = "error" if note.level == "failure" else "warning"
             self.notify(note.words, title=f"▲ {note.kind}", severity=severity, markup=False, timeout=8)
 
     # --- keys -------------------------------------------------------------------------------
@@ -135,12 +136,12 @@ class Workbench(App[None]):
     def action_help(self) -> None:
         """Show every key of this screen."""
         if not self._is_asking:
-            self.push_screen(HelpScreen(self.screen))
+            _ = self.push_screen(HelpScreen(self.screen))
 
     def action_alarms(self) -> None:
         """Show the watchdog's alarms with their reports."""
         if not self._is_asking:
-            self.push_screen(ReportScreen(self.desk))
+            _ = self.push_screen(ReportScreen(self.desk))
 
     def action_next_theme(self) -> None:
         """Go on to the next of our themes."""
@@ -170,7 +171,7 @@ class Workbench(App[None]):
                 self.exit()
 
         if not self._is_asking:
-            self.push_screen(Confirm("leave", question, yes="leave"), decide)
+            _ = self.push_screen(Confirm("leave", question, yes="leave"), decide)
 
     async def action_quit(self) -> None:
         """Leave as ``q`` does: the palette's quit asks too."""
@@ -189,7 +190,9 @@ class Workbench(App[None]):
         for active in screen.active_bindings.values():
             binding = active.binding
             if active.enabled and active.node is screen and binding.description:
-                yield SystemCommand(binding.description.capitalize(), f"key {binding.key}", self._runner(binding.action, screen))
+                yield SystemCommand(
+                    binding.description.capitalize(), f"key {binding.key}", self._runner(binding.action, screen)
+                )
         yield SystemCommand("Quit", "leave the workbench", self.action_leave)
 
     def _theme_setter(self, name: str) -> Callable[[], None]:
@@ -213,7 +216,9 @@ class Workbench(App[None]):
         self.notify(describe(error), severity="error", markup=False, timeout=8)
 
 
-def make_app(sources: Sources, *, bridge: Bridge | None = None, theme: str | None = None, start: str | None = None) -> Workbench:
+def make_app(
+    sources: Sources, *, bridge: Bridge | None = None, theme: str | None = None, start: str | None = None
+) -> Workbench:
     """Return the workbench over ``sources``; nothing is opened before it runs.
 
     ``bridge`` is needed where a run already reports to it. ``start`` is ``chat``, ``tree`` or ``engine``; without it,

@@ -40,13 +40,15 @@ DARK = Palette(
     ("#6fb3ff", "#7bd88f", "#f28fb1", "#f2c14e", "#b89cff", "#5fd3d3", "#f2a65a", "#a5c261"),
 )  # fmt: skip
 LIGHT = Palette(
-    "pie-light", False, "#fbfaf7", "#f3f1ea", "#e3dfd3", "#23262e", "#6a6f7a", "#b3541e", "#1f5fae", "#8a6100", "#22753a",
+    "pie-light", False, "#fbfaf7", "#f3f1ea", "#e3dfd3", "#23262e",
+    "#6a6f7a", "#b3541e", "#1f5fae", "#8a6100", "#22753a",
     "#9a5b00", "#a85b00", "#b3261e", "#dbe4f5",
     ("#6a3fb5", "#2f62b0", "#14767e", "#2b7a34", "#7a7000", "#a84a00"),
     ("#1f5fae", "#22753a", "#a8326a", "#8a6100", "#6541b0", "#0d7377", "#b3541e", "#55701b"),
 )  # fmt: skip
 CONTRAST = Palette(
-    "pie-contrast", True, "#000000", "#000000", "#303030", "#ffffff", "#c8c8c8", "#ffff00", "#66ccff", "#ffff66", "#66ff66",
+    "pie-contrast", True, "#000000", "#000000", "#303030", "#ffffff",
+    "#c8c8c8", "#ffff00", "#66ccff", "#ffff66", "#66ff66",
     "#ffff00", "#ffcc33", "#ff8080", "#004d99",
     ("#b3a6ff", "#80bfff", "#66e0e0", "#80ff80", "#e0ff66", "#ffff00"),
     ("#66ccff", "#66ff66", "#ff99cc", "#ffff66", "#ccb3ff", "#66ffff", "#ffcc33", "#ccff99"),

@@ -19,7 +19,7 @@ LOOK_S = 0.2
 
 def start_reading(path: Path, bridge: Bridge, *, live: bool) -> threading.Thread:
     """Read ``path`` on a thread of its own, offering what it holds to ``bridge``."""
-    reader = threading.Thread(target=_read, args=(path, bridge), kwargs={"live": live}, name="pie-tui-trace", daemon=True)
+    reader = threading.Thread(target=_read, args=(path, bridge), kwargs={"live": live}, daemon=True)
     reader.start()
     return reader
 

@@ -6,6 +6,7 @@ Model text is data. Nothing here, and no widget that uses it, reads markup.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
@@ -80,7 +81,7 @@ def _stretched(values: Sequence[float], cells: int) -> list[float]:
     """Return one value a cell."""
     number = len(values)
     edges = [index * number / cells for index in range(cells + 1)]
-    return [max(values[int(low) : max(int(low) + 1, int(high))]) for low, high in zip(edges, edges[1:], strict=False)]
+    return [max(values[int(low) : max(int(low) + 1, int(high))]) for low, high in pairwise(edges)]
 
 
 def count(number: int) -> str:

@@ -40,9 +40,9 @@ def tui(*, screen: ScreenFlags, sampling: SamplingFlags, engine: EngineFlags, ou
 
 
 def view(
-    trace: Annotated[Path | None, typer.Argument(help="A trace file (default: the latest run's).", show_default=False)] = (
-        None
-    ),
+    trace: Annotated[
+        Path | None, typer.Argument(help="A trace file (default: the latest run's).", show_default=False)
+    ] = (None),
     *,
     live: Annotated[bool, typer.Option("--live", help="Follow a run that still writes its trace.")] = False,
     screen: ScreenFlags,

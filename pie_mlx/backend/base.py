@@ -138,6 +138,8 @@ class BackendFacts:
     """Decode rows a step may have, where the model cannot be batched: 1; None is no limit of its own."""
     has_state: bool = False
     """Whether segments carry recurrent state."""
+    state_bytes: int = 0
+    """Bytes of the recurrent state of one context."""
 
 
 class Backend(Protocol):

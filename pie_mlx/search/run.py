@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pie_mlx.engine import Engine
-from pie_mlx.errors import InvalidParameter, PieError, PressureError, TokenizerMissing, UsageError
+from pie_mlx.errors import Impossible, InvalidParameter, PieError, PressureError, TokenizerMissing, UsageError
+from pie_mlx.search.concurrency import pages_for
 from pie_mlx.search.controls import Controls
 from pie_mlx.search.core import SearchCore
 from pie_mlx.search.dialogue import Dialogue, TextModel
@@ -38,6 +39,10 @@ from pie_mlx.search.verbs import Verbs
 from pie_mlx.search.writing import Pen
 
 _numbers = itertools.count(1)
+
+
+_WHOLE_ANSWERS = frozenset({"greedy", "best_of_n", "self_consistency"})
+"""Strategies whose paths need not reach their full depth."""
 
 
 class Run(Controls):
@@ -79,9 +84,7 @@ class Run(Controls):
         self._journal = Journal(trace, listen, recorded)
         self._over = threading.Event()
         rules = Rules(task, params.depth, use_truth=params.oracle)
-        dialogue = Dialogue(
-            text, system=task.system, prompt=task.prompt(), reasoning_tokens=params.reasoning_tokens
-        )
+        dialogue = Dialogue(text, system=task.system, prompt=task.prompt(), reasoning_tokens=params.reasoning_tokens)
         self._core = SearchCore(
             engine, params, rules, dialogue, journal=self._journal, steering=self._steering, name=self.name
         )
@@ -226,20 +229,36 @@ class Run(Controls):
             self._core.workspace.close_all()
             self._over.set()
 
+    def _refuse_impossible_path(self) -> None:
+        """Refuse a search whose single path, at its full length, the pool could not hold even alone.
+
+        Such a run might end well with short thoughts, after minutes of recomputing; its user is better told at once.
+
+        Raises:
+            Impossible: with both numbers.
+        """
+        core, params = self._core, self.params
+        if params.propose != "model" or params.strategy in _WHOLE_ANSWERS:
+            return
+        thought = params.max_tokens + params.reasoning_tokens * (core.dialogue.think_markers is not None)
+        need = pages_for(len(core.dialogue.root) + core.rules.depth * thought, core.page_size)
+        total = self._engine.readings().pages.total
+        if need > total:
+            raise Impossible(need, total)
+
     def _search(self, progress: Progress) -> Ending:
         """Drive the strategy to its end."""
         core, task = self._core, self._core.rules.task
         kind = "none" if self._scorer is None else self._scorer.kind
         core.tell(
-            RunStarted(
-                question=task.question, strategy=self.params.strategy, scorer=kind, oracle=self.params.oracle
-            )
+            RunStarted(question=task.question, strategy=self.params.strategy, scorer=kind, oracle=self.params.oracle)
         )
         core.tell(NodeStarted(node=ROOT, seed=self.params.seed))
         known = core.journal.known_thought(ROOT)
         root = known or NodeDone(node=ROOT, tokens=TokenCounts(prompt=len(core.dialogue.root)))
         core.tell(root)
         core.spending.tokens += TokenCounts(prompt=len(core.dialogue.root))
+        self._refuse_impossible_path()
         plan = STRATEGIES[self.params.strategy]().plan(progress)
         action = next(plan, None)
         while action is not None:

@@ -74,7 +74,9 @@ class CharText:
         """Return a streaming decoder."""
         return _Pieces()
 
-    def render(self, messages: Sequence[Any], *, add_generation_prompt: bool = True, thinking: bool | None = None) -> list[int]:
+    def render(
+        self, messages: Sequence[Any], *, add_generation_prompt: bool = True, thinking: bool | None = None
+    ) -> list[int]:
         """Render ``role: content`` lines."""
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
         return self.encode(text + ("assistant: " if add_generation_prompt else ""))
@@ -130,7 +132,9 @@ HEADER = Header(run="run1", model="smollm2-135m", revision="abc", seed=7, task="
 def told_run() -> list[Event]:
     """Return the events of a small search with everything in it that can happen to a node."""
     teller = Teller()
-    teller.tell(RunStarted(question="Use 4, 6, 6 and 10 once each to reach 24.", strategy="beam", scorer="label"), after_s=0)
+    teller.tell(
+        RunStarted(question="Use 4, 6, 6 and 10 once each to reach 24.", strategy="beam", scorer="label"), after_s=0
+    )
     teller.tell(NodeStarted(node=NodeId("0"), seed=7))
     teller.tell(NodeDone(node=NodeId("0"), tokens=TokenCounts(96, 0, 0), pages=NodePages(6, 6)))
     teller.tell(PagesRead(pool=PoolCounts(58, 6, 0, 0, viewed=6)))
@@ -148,7 +152,9 @@ def told_run() -> list[Event]:
     teller.tell(Deduplicated(node=NodeId("0.1.1"), duplicate_of=NodeId("0.0.0"), freed_pages=2))
     teller.thought("0.1.2", "", None, error="starved: request 9 waited for 4 pages with 1 free of 64")
     teller.tell(PagesRead(pool=PoolCounts(12, 24, 24, 4, viewed=131)))
-    teller.tell(AlarmRaised(kind="starved", message="request 9 waited for 4 pages with 1 free of 64: 0.1 and 0.0 hold 40"))
+    teller.tell(
+        AlarmRaised(kind="starved", message="request 9 waited for 4 pages with 1 free of 64: 0.1 and 0.0 hold 40")
+    )
     teller.tell(Noticed(text="fewer branches at a time: 2 instead of 3"))
     teller.tell(Selected(nodes=(NodeId("0.0.0"), NodeId("0.0.1"))))
     teller.thought("0.0.0.0", "6 + 12 = 18", 0.08, terminal=True)
@@ -157,7 +163,9 @@ def told_run() -> list[Event]:
     teller.thought("0.0.1.0", "36 - 6 = 30", 0.05, terminal=True)
     teller.thought("0.0.1.1", "(10 - 4) * 6 - 6 - 6 = 24\nAnswer: 24", 0.97, terminal=True)
     teller.tell(PagesRead(pool=PoolCounts(22, 18, 20, 4, viewed=118)))
-    teller.tell(Finished(reason=FinishReason.ANSWER, answer="(10 - 4) * 6 - 6 - 6 = 24", solved=True, node=NodeId("0.0.1.1")))
+    teller.tell(
+        Finished(reason=FinishReason.ANSWER, answer="(10 - 4) * 6 - 6 - 6 = 24", solved=True, node=NodeId("0.0.1.1"))
+    )
     return teller.events
 
 
@@ -186,6 +194,7 @@ Drive = Callable[..., None]
 
 async def settle(app: Workbench, pilot: Pilot[None]) -> None:
     """Wait until nothing is on its way: neither in the bridge nor in a widget's queue."""
+
     def is_reading() -> bool:
         return app.reader is not None and app.reader.is_alive() and not app.desk.sources.live
 
@@ -257,7 +266,7 @@ def new_teller() -> type[Teller]:
 _SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
-def compare_picture(app: Workbench, name: str) -> None:
+def compare_picture(app: Workbench, name: str, folder: Path) -> None:
     """Compare the screen with the stored picture of this name."""
     # The ids in the picture are checksums of its content, of no use to a reader of a diff.
     shot = re.sub(r"terminal-\d+", "terminal", app.export_screenshot(title="pie-mlx"))
@@ -267,12 +276,12 @@ def compare_picture(app: Workbench, name: str) -> None:
         path.write_text(shot, encoding="utf-8")
     assert path.is_file(), f"there is no snapshot {name}: write it with NEW_SNAPSHOTS=1 and look at it"
     if shot != path.read_text(encoding="utf-8"):
-        wrong = path.with_suffix(".new.svg")
+        wrong = folder / path.name
         wrong.write_text(shot, encoding="utf-8")
-        pytest.fail(f"{name} has changed: compare {path.name} with {wrong.name}")
+        pytest.fail(f"{name} has changed: compare {path} with {wrong}")
 
 
 @pytest.fixture
-def compare() -> Callable[[Workbench, str], None]:
-    """Return :func:`compare_picture`."""
-    return compare_picture
+def compare(tmp_path: Path) -> Callable[[Workbench, str], None]:
+    """Return what compares the screen with a stored picture; a wrong one is left in the test's own folder."""
+    return lambda app, name: compare_picture(app, name, tmp_path)

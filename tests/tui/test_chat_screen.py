@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from pie_mlx.chat import ChatSession, SessionStore
 from pie_mlx.engine import Engine
 from pie_mlx.tui.app import Workbench
+from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.desk import Sources
 from pie_mlx.tui.screens.chat import ChatScreen
 from pie_mlx.tui.widgets.chat.composer import Composer
@@ -49,7 +50,9 @@ def talk(scripted: ModuleType, open_app: Any) -> Iterator[Talk]:
         engines.append(engine)
         store = SessionStore(None)
         app: Workbench = open_app(
-            Sources(engine=engine, open_chat=lambda: ChatSession.new(engine, store, name="demo")), start="chat"
+            Sources(engine=engine, open_chat=lambda: ChatSession.new(engine, store, name="demo")),
+            start="chat",
+            bridge=Bridge(pace_s=0.02),
         )
         return app
 
@@ -60,7 +63,7 @@ def talk(scripted: ModuleType, open_app: Any) -> Iterator[Talk]:
 
 def shown(app: Workbench) -> str:
     """Return the transcript's text."""
-    return "\n".join(str(each.render()) for each in app.screen.query_one(Transcript).query("Static"))  # type: ignore[attr-defined]
+    return "\n".join(str(each.render()) for each in app.screen.query_one(Transcript).query("Static"))
 
 
 async def say(pilot: Pilot[None], text: str) -> None:
@@ -94,7 +97,7 @@ def test_a_reply_streams_in_literal_and_is_saved(talk: Talk, drive: Any, wait_un
 
 def test_long_replies_keep_their_finished_blocks(talk: Talk, drive: Any, wait_until: Any) -> None:
     """The tail stays short however long the reply grows, and no line is lost or doubled."""
-    lines = [f"line {number} of the answer" for number in range(300)]
+    lines = [f"line {number} of the answer" for number in range(120)]
     app = talk({"go": "\n".join(lines)}, context_tokens=20_000, pool_pages=2_000)
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -102,7 +105,7 @@ def test_long_replies_keep_their_finished_blocks(talk: Talk, drive: Any, wait_un
         app.desk.chat.change(settings=app.desk.chat.settings.changed("max_tokens", "9000"))
         await say(pilot, "go")
         await wait_until(pilot, lambda: is_idle(app))
-        blocks = [str(each.render()) for each in app.screen.query_one(Transcript).query("Static")]  # type: ignore[attr-defined]
+        blocks = [str(each.render()) for each in app.screen.query_one(Transcript).query("Static")]
         assert max(map(len, blocks)) < 3_000
         text = "\n".join(blocks).splitlines()
         assert [line.strip() for line in text if line.startswith("line ")] == lines
@@ -240,16 +243,19 @@ def test_without_a_model_the_screen_says_so(open_app: Any, drive: Any) -> None:
     drive(app, scenario)
 
 
-def test_a_thought_is_carried_into_a_chat(talk: Talk, open_app: Any, drive: Any, wait_until: Any, scripted: ModuleType) -> None:
-    """c begins a conversation with the question and the thoughts so far, on a context that shares their K/V."""
+def test_a_thought_is_carried_into_a_chat(
+    talk: Talk, open_app: Any, drive: Any, wait_until: Any, scripted: ModuleType
+) -> None:
+    """The key begins a conversation with the question and the thoughts so far, on a context that shares their K/V."""
     from pie_mlx.search.params import SearchParams
     from pie_mlx.search.run import Run
     from pie_mlx.search.tasks.free import Free
-    from pie_mlx.tui.bridge import Bridge
 
     engine = scripted.start_engine(lambda _text: "think of it")
     bridge = Bridge(pace_s=0.0)
-    run = Run(engine, Free("Why?", depth=2), SearchParams(max_tokens=12, answer_tokens=12, breadth=2), listen=bridge.offer)
+    run = Run(
+        engine, Free("Why?", depth=2), SearchParams(max_tokens=12, answer_tokens=12, breadth=2), listen=bridge.offer
+    )
     store = SessionStore(None)
     sources = Sources(engine=engine, run=run, open_chat=lambda: ChatSession.new(engine, store))
     app = open_app(sources, bridge=bridge)
@@ -261,7 +267,7 @@ def test_a_thought_is_carried_into_a_chat(talk: Talk, open_app: Any, drive: Any,
         assert app.desk.chat is not None
         path = app.desk.chat.path()
         assert path[0].text == "Why?"
-        assert path[1].text == app.desk.story.tree["0.0"].text  # type: ignore[index]
+        assert path[1].text == app.desk.story.tree["0.0"].text
         await wait_until(pilot, lambda: "Why?" in shown(app))
 
     drive(app, scenario)
@@ -270,10 +276,11 @@ def test_a_thought_is_carried_into_a_chat(talk: Talk, open_app: Any, drive: Any,
 
 @pytest.mark.parametrize("theme", ["pie-dark", "pie-light"])
 @pytest.mark.parametrize("size", [(60, 16), (100, 30), (160, 50)])
-def test_picture(size: tuple[int, int], theme: str, talk: Talk, drive: Any, wait_until: Any, compare: Any) -> None:
+def test_picture(size: tuple[int, int], theme: str, talk: Talk, drive: Any, *, wait_until: Any, compare: Any) -> None:
     """Two turns, one of them generated anew, with a command being typed."""
     answers = {
-        "What is a page?": "<think>A short answer will do.</think>A page is a run of slots.\n\nTwo contexts may view one: [/x] sharing.",
+        "What is a page?": "<think>A short answer will do.</think>A page is a run of slots.\n\n"
+        "Two contexts may view one: [/x] sharing.",
         "And a fork?": "A fork copies no KV:\n\n    child = context.fork()",
     }
     app = talk(answers)

@@ -19,7 +19,7 @@ from pie_mlx.tui.widgets.frame.line_view import LineView
 def timers(app: Workbench) -> list[Timer]:
     """Return every timer that runs for the app, its screens or their widgets."""
     pumps = [app, *(screen for stack in app._screen_stacks.values() for screen in stack)]
-    pumps += [widget for pump in pumps[1:] for widget in pump.walk_children()]  # type: ignore[attr-defined]
+    pumps += [widget for pump in pumps[1:] for widget in pump.walk_children()]
     return [timer for pump in pumps for timer in pump._timers if timer._active.is_set()]
 
 

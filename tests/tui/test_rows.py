@@ -73,7 +73,12 @@ def small_tree() -> Tree:
     """Return a root with three children, the first of which has two."""
     tree = Tree()
     tree.add(ROOT, status=NodeStatus.OPEN)
-    for node, text, value in (("0.0", "Red fox", 0.9), ("0.1", "blue", 0.2), ("0.2", "green", None), ("0.0.0", "red", 0.5)):
+    for node, text, value in (
+        ("0.0", "Red fox", 0.9),
+        ("0.1", "blue", 0.2),
+        ("0.2", "green", None),
+        ("0.0.0", "red", 0.5),
+    ):
         made = tree.add(NodeId(node), status=NodeStatus.OPEN)
         made.text = text
         if value is not None:

@@ -13,7 +13,9 @@ from pie_mlx.tui.widgets.frame.bars import TooSmall
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (59, 40), (200, 15)])
-def test_a_small_window_says_so_and_recovers(size: tuple[int, int], trace_file: Path, open_app: Any, drive: Any) -> None:
+def test_a_small_window_says_so_and_recovers(
+    size: tuple[int, int], trace_file: Path, open_app: Any, drive: Any
+) -> None:
     """Below 60x16 each screen shows the notice; keys do no harm; a larger window shows the screen again."""
     app = open_app(Sources(trace=trace_file))
 

@@ -36,7 +36,19 @@ def busy_engine() -> Gauges:
     names = ["run1/0", "run1/0.0", "run1/0.1", "run1/0.0.0", "run1/0.0.1", "chat main"]
     parents = [None, owner[0], owner[0], owner[1], owner[1], None]
     contexts = tuple(
-        ContextReading(c, name, parent, 128 + 9 * n, 120 + 9 * n, 0, 13 + n % 3, 5, 0.4 * n, n == 5, RequestId(n) if n in (3, 4) else None)
+        ContextReading(
+            c,
+            name,
+            parent,
+            128 + 9 * n,
+            120 + 9 * n,
+            0,
+            13 + n % 3,
+            5,
+            0.4 * n,
+            n == 5,
+            RequestId(n) if n in (3, 4) else None,
+        )
         for n, (c, name, parent) in enumerate(zip(owner, names, parents, strict=True))
     )
     requests = (
@@ -47,7 +59,15 @@ def busy_engine() -> Gauges:
     counters = {"completed": 41, "failed": 1, "cancelled": 0, "preemptions": 2, "evictions": 3}
     gauges = Gauges()
     steps = [
-        StepDone(n, 1 + n % 7, 32 if n % 9 == 0 else 0, 0, 0.011 + 0.004 * (n % 5), 0.001, PageCounts(64, 60 - n // 2, n // 2, 4, 0, 9))
+        StepDone(
+            n,
+            1 + n % 7,
+            32 if n % 9 == 0 else 0,
+            0,
+            0.011 + 0.004 * (n % 5),
+            0.001,
+            PageCounts(64, 60 - n // 2, n // 2, 4, 0, 9),
+        )
         for n in range(80)
     ]
     gauges.feed([*steps, RequestEnded(RequestId(2), owner[1], "stop", 24)], None, None)
@@ -58,13 +78,15 @@ def busy_engine() -> Gauges:
 def starved() -> Alarm:
     """Return an alarm with a full report."""
     holders = (Holder("run1/0.0.0", 15, 8, 0.0), Holder("chat main", 13, 0, 212.5))
-    error = Starved(4, 0, 64, "pinned contexts hold 13 pages; 4 pages short", "request 9", holders, ("dropped 4 cached pages",))
+    error = Starved(
+        4, 0, 64, "pinned contexts hold 13 pages; 4 pages short", "request 9", holders, ("dropped 4 cached pages",)
+    )
     return Alarm("failure", "starved", error.message, RequestId(9), {"error": dict(error.to_json())})
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any, drive: Any, compare: Any) -> None:
+def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any, *, drive: Any, compare: Any) -> None:
     """A finished search with the cursor on its answer."""
     app = open_app(Sources(trace=trace_file), theme=theme)
 
@@ -78,7 +100,7 @@ def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_engine(size: tuple[int, int], theme: str, open_app: Any, drive: Any, compare: Any) -> None:
+def test_engine(size: tuple[int, int], theme: str, open_app: Any, *, drive: Any, compare: Any) -> None:
     """An engine under pressure, with the alarm in its banner."""
     app = open_app(Sources(), theme=theme, start="engine")
     app.desk.gauges = busy_engine()
@@ -105,7 +127,7 @@ def test_engine(size: tuple[int, int], theme: str, open_app: Any, drive: Any, co
         ("past", ["left_square_bracket"] * 12),
     ],
 )
-def test_other_views(name: str, keys: list[str], trace_file: Path, open_app: Any, drive: Any, compare: Any) -> None:
+def test_other_views(name: str, keys: list[str], trace_file: Path, open_app: Any, *, drive: Any, compare: Any) -> None:
     """Views and dialogs of the tree screen."""
     app = open_app(Sources(trace=trace_file))
 
@@ -118,7 +140,7 @@ def test_other_views(name: str, keys: list[str], trace_file: Path, open_app: Any
     drive(app, scenario)
 
 
-def test_report(open_app: Any, drive: Any, compare: Any) -> None:
+def test_report(open_app: Any, *, drive: Any, compare: Any) -> None:
     """The watchdog's report in full."""
     app = open_app(Sources(), start="engine", theme="pie-contrast")
     app.desk.gauges = busy_engine()

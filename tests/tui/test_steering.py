@@ -16,13 +16,17 @@ from pie_mlx.tui.app import Workbench
 from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.desk import Sources
 from pie_mlx.tui.screens.dialogs import AskText, Confirm
+from pie_mlx.tui.screens.engine import EngineScreen
 from pie_mlx.tui.screens.tree import TreeScreen
+from pie_mlx.tui.widgets.engine.page_map import PageMap
 
 SMALL = SearchParams(max_tokens=12, answer_tokens=12, breadth=2, beam=2)
 Scenario = Callable[[Pilot[None], Workbench, Run], Any]
 
 
-def steer(start_engine: Any, open_app: Any, drive: Any, wait_until: Any, scenario: Scenario, **more: Any) -> list[Event]:
+def steer(
+    start_engine: Any, open_app: Any, drive: Any, wait_until: Any, scenario: Scenario, **more: Any
+) -> list[Event]:
     """Start a paused run, let it take two steps, play the scenario; return all events of the run."""
     engine = start_engine(512)
     bridge = Bridge(pace_s=0.0)
@@ -42,7 +46,8 @@ def steer(start_engine: Any, open_app: Any, drive: Any, wait_until: Any, scenari
 
     drive(app, play, size=(120, 40))
     run.result(20)
-    return app.desk.story.events
+    told_events: list[Event] = app.desk.story.events
+    return told_events
 
 
 def told(app: Workbench, kind: type[Event]) -> list[Event]:
@@ -50,7 +55,9 @@ def told(app: Workbench, kind: type[Event]) -> list[Event]:
     return [event for event in app.desk.story.events if isinstance(event, kind)]
 
 
-def test_space_pauses_and_goes_on_and_the_point_steps(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
+def test_space_pauses_and_goes_on_and_the_point_steps(
+    start_engine: Any, open_app: Any, drive: Any, wait_until: Any
+) -> None:
     """A step is one action; space lets the run go to its end."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
@@ -64,7 +71,7 @@ def test_space_pauses_and_goes_on_and_the_point_steps(start_engine: Any, open_ap
 
 
 def test_prune_asks_first_and_u_takes_it_back(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """n keeps the node, y prunes it, u makes it live again."""
+    """No keeps the node, y prunes it, u makes it live again."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         tree = app.desk.story.tree
@@ -100,7 +107,7 @@ def test_lock_and_unlock(start_engine: Any, open_app: Any, drive: Any, wait_unti
 
 
 def test_edit_and_insert_by_hand(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """i rewrites a thought, I adds one below; both stand in the trace, literal."""
+    """One key rewrites a thought, another adds one below; both stand in the trace, literal."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         tree = app.desk.story.tree
@@ -122,7 +129,7 @@ def test_edit_and_insert_by_hand(start_engine: Any, open_app: Any, drive: Any, w
 
 
 def test_expand_again_with_breadth_and_seed(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """r asks for both numbers; the run says what it was asked."""
+    """The key asks for both numbers; the run says what it was asked."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         await pilot.press("g", "r", "ctrl+u", *"x y", "enter")
@@ -134,7 +141,7 @@ def test_expand_again_with_breadth_and_seed(start_engine: Any, open_app: Any, dr
 
 
 def test_accept_ends_the_run_with_this_answer(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """a asks, then the node is the answer."""
+    """It asks, then the node is the answer."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         await pilot.press("g", "j", "a", "y")
@@ -145,7 +152,7 @@ def test_accept_ends_the_run_with_this_answer(start_engine: Any, open_app: Any, 
 
 
 def test_leaving_a_live_run_asks(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """q asks before it cancels a run; S ends the run and stays."""
+    """Leaving asks before it cancels a run; S ends the run and stays."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         await pilot.press("q")
@@ -159,8 +166,10 @@ def test_leaving_a_live_run_asks(start_engine: Any, open_app: Any, drive: Any, w
     steer(start_engine, open_app, drive, wait_until, scenario)
 
 
-def test_following_moves_the_cursor_until_a_key_does(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
-    """z follows what is written; a movement by hand ends it."""
+def test_following_moves_the_cursor_until_a_key_does(
+    start_engine: Any, open_app: Any, drive: Any, wait_until: Any
+) -> None:
+    """The cursor follows what is written; a movement by hand ends it."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         assert isinstance(app.screen, TreeScreen)
@@ -175,7 +184,24 @@ def test_following_moves_the_cursor_until_a_key_does(start_engine: Any, open_app
     steer(start_engine, open_app, drive, wait_until, scenario)
 
 
-def test_a_refused_verb_is_said_and_changes_nothing(start_engine: Any, open_app: Any, drive: Any, wait_until: Any) -> None:
+def test_pages_of_a_node_stand_out_on_the_engine_screen(
+    start_engine: Any, open_app: Any, drive: Any, wait_until: Any
+) -> None:
+    """P goes to the page map, where the node's own context is marked."""
+
+    async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
+        await pilot.press("g", "j", "P")
+        assert isinstance(app.screen, EngineScreen)
+        owner = app.screen.query_one(PageMap).owner
+        assert owner is not None
+        assert app.desk.gauges.name(owner).endswith("/0.0")
+
+    steer(start_engine, open_app, drive, wait_until, scenario)
+
+
+def test_a_refused_verb_is_said_and_changes_nothing(
+    start_engine: Any, open_app: Any, drive: Any, wait_until: Any
+) -> None:
     """A chat cannot be opened here: c says so and stays."""
 
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_pieces_of_any_size_give_what_the_whole_gives(trace_file: Path) -> None:
         edges = [0, *sorted(cuts), len(content)]
         events: list[Event] = []
         headers = []
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             more, header = lines.take(content[low:high])
             events += more
             headers += [header] if header is not None else []
@@ -106,14 +107,17 @@ def test_an_empty_file_has_no_header(tmp_path: Path, open_app: Any, drive: Any) 
     drive(app, scenario)
 
 
-def test_a_last_line_without_its_end_counts_if_it_is_whole(trace_file: Path, tmp_path: Path, open_app: Any, drive: Any) -> None:
+def test_a_last_line_without_its_end_counts_if_it_is_whole(
+    trace_file: Path, tmp_path: Path, open_app: Any, drive: Any
+) -> None:
     """A whole object without the line's end is an event."""
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(trace_file.read_bytes().rstrip(b"\n"))
+    last = json.loads(trace_file.read_text().splitlines()[-1])
     app = open_app(Sources(trace=whole))
 
     async def scenario(pilot: Pilot[None]) -> None:
         assert app.desk.story.is_over
-        assert json.loads(trace_file.read_text().splitlines()[-1])["seq"] == app.desk.story.position
+        assert last["seq"] == app.desk.story.position
 
     drive(app, scenario)

@@ -15,7 +15,9 @@ def test_cleaned_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
     """No control but the line feed, no reordering mark and no lone surrogate is left."""
     cleaned = clean_text(text)
     assert not any(ord(char) < 32 and char != "\n" for char in cleaned)
-    assert not any(0x7F <= ord(char) < 0xA0 or 0x202A <= ord(char) <= 0x202E or 0x2066 <= ord(char) <= 0x2069 for char in cleaned)
+    assert not any(
+        0x7F <= ord(char) < 0xA0 or 0x202A <= ord(char) <= 0x202E or 0x2066 <= ord(char) <= 0x2069 for char in cleaned
+    )
     cleaned.encode("utf-8")
 
 
@@ -35,7 +37,9 @@ def test_fitted_text_has_the_cells_it_was_given(text: str, cells: int, right: bo
     assert cell_len(fit(one_line(text), cells, right=right)) == cells
 
 
-@pytest.mark.parametrize(("share", "shown"), [(0.0, ""), (0.5, "━━"), (0.625, "━━╸"), (1.0, "━━━━"), (7.0, "━━━━"), (-1.0, "")])
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.0, ""), (0.5, "━━"), (0.625, "━━╸"), (1.0, "━━━━"), (7.0, "━━━━"), (-1.0, "")]
+)
 def test_a_bar_is_exact_to_half_a_cell(share: float, shown: str) -> None:
     """Shares outside 0 to 1 are clipped."""
     assert bar(share, 4) == shown

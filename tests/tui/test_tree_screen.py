@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from pie_mlx.search.node import NodeId
 from pie_mlx.search.trace import Event
 from pie_mlx.tui.app import Workbench
 from pie_mlx.tui.desk import Sources
@@ -59,7 +60,7 @@ def test_keys_move_the_cursor(keys: list[str], node: str, trace_file: Path, open
 
 
 def test_folding_hides_what_is_below(trace_file: Path, open_app: Open, drive: Any) -> None:
-    """h folds and l unfolds; o folds what was given up, O unfolds all."""
+    """The arrows: h folds and l unfolds; o folds what was given up, O unfolds all."""
     app = open_app(Sources(trace=trace_file))
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -97,7 +98,7 @@ def test_find_goes_round_and_into_folded_branches(trace_file: Path, open_app: Op
 
 
 def test_filter_shows_matches_and_escape_shows_all(trace_file: Path, open_app: Open, drive: Any) -> None:
-    """f filters; esc takes the filter off; nonsense is refused."""
+    """It filters; esc takes the filter off; nonsense is refused."""
     app = open_app(Sources(trace=trace_file))
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -131,7 +132,7 @@ def test_detail_opens_and_closes(trace_file: Path, open_app: Open, drive: Any) -
 
 
 def test_views_show_the_same_tree_in_other_ways(trace_file: Path, open_app: Open, drive: Any) -> None:
-    """v goes round: tree, best path, levels, flame."""
+    """It goes round: tree, best path, levels, flame."""
     app = open_app(Sources(trace=trace_file))
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -151,7 +152,7 @@ def test_views_show_the_same_tree_in_other_ways(trace_file: Path, open_app: Open
 
 
 def test_diff_marks_what_only_one_side_says(trace_file: Path, open_app: Open, drive: Any) -> None:
-    """d marks, d on another node compares; marks stand in the text, not only in colour."""
+    """First it marks, d on another node compares; marks stand in the text, not only in colour."""
     app = open_app(Sources(trace=trace_file))
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -167,7 +168,9 @@ def test_diff_marks_what_only_one_side_says(trace_file: Path, open_app: Open, dr
     drive(app, scenario)
 
 
-def test_replay_goes_back_and_on_and_plays(trace_file: Path, run_events: list[Event], open_app: Open, drive: Any) -> None:
+def test_replay_goes_back_and_on_and_plays(
+    trace_file: Path, run_events: list[Event], open_app: Open, drive: Any
+) -> None:
     """[ and ] step, ( and ) jump, space plays to the end; a timer lives only while it plays."""
     app = open_app(Sources(trace=trace_file))
 
@@ -194,7 +197,7 @@ def test_replay_goes_back_and_on_and_plays(trace_file: Path, run_events: list[Ev
 def test_export_writes_a_file_and_overwrites_none(
     trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_app: Open, drive: Any
 ) -> None:
-    """E writes what was chosen; a second time it refuses."""
+    """It writes what was chosen; a second time it refuses."""
     monkeypatch.chdir(tmp_path)
     app = open_app(Sources(trace=trace_file))
 
@@ -234,7 +237,7 @@ def test_help_names_every_key_of_the_screen(trace_file: Path, open_app: Open, dr
         assert app.screen.query_one(KeyBar).pieces()[-1][0] == " help"
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
-        shown = "\n".join(str(each.render()) for each in app.screen.query("Static"))  # type: ignore[attr-defined]
+        shown = "\n".join(str(each.render()) for each in app.screen.query("Static"))
         wanted = [b.description for b in TreeScreen.BINDINGS if not isinstance(b, tuple)]
         assert [words for words in wanted if words not in shown] == []
 
@@ -269,14 +272,16 @@ def test_detail_tells_an_unreadable_score_from_zero(trace_file: Path, open_app: 
     drive(app, scenario)
 
 
-def test_a_key_draws_a_bounded_number_of_lines(new_teller: Any, save_trace: Any, tmp_path: Path, open_app: Open, drive: Any) -> None:
+def test_a_key_draws_a_bounded_number_of_lines(
+    new_teller: Any, save_trace: Any, tmp_path: Path, open_app: Open, drive: Any
+) -> None:
     """In a tree of 20,000 nodes a step of the cursor draws two lines, a jump one window."""
     from pie_mlx.search.trace import NodeDone, NodeStarted
 
     teller = new_teller()
     for node in ("0", *(f"0.{n}" for n in range(20)), *(f"0.{n}.{m}" for n in range(20) for m in range(1000))):
-        teller.tell(NodeStarted(node=node), after_s=0.001)
-        teller.tell(NodeDone(node=node, text=node), after_s=0.001)
+        teller.tell(NodeStarted(node=NodeId(node)), after_s=0.001)
+        teller.tell(NodeDone(node=NodeId(node), text=node), after_s=0.001)
     app = open_app(Sources(trace=save_trace(tmp_path / "big.jsonl", teller.events)))
 
     async def scenario(pilot: Pilot[None]) -> None:

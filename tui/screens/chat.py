@@ -9,8 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from pie_mlx.chat import ChatSession, Reply
-from pie_mlx.chat import commands
+from pie_mlx.chat import ChatSession, Reply, commands
 from pie_mlx.chat.drawing import draw_tree
 from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave, Moved, Result, Said, TreeDrawn
 from pie_mlx.chat.status import read_status
@@ -278,7 +277,7 @@ class ChatScreen(Page):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to stop only while there is something to stop."""
         if action == "stop" and (self.chat is None or self.chat.reply is None):
-            return None if not self.query_one("#suggestions").display else True
+            return None
         return super().check_action(action, parameters)
 
 

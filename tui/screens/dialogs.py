@@ -19,7 +19,14 @@ from pie_mlx.tui.bridge import describe
 from pie_mlx.tui.screens.page import Dialog
 from pie_mlx.tui.text import clean_text
 
-_SUFFIXES = {"html": "html", "svg": "svg", "mermaid": "mmd", "dot": "dot", "json": "json", "speedscope": "speedscope.json"}
+_SUFFIXES = {
+    "html": "html",
+    "svg": "svg",
+    "mermaid": "mmd",
+    "dot": "dot",
+    "json": "json",
+    "speedscope": "speedscope.json",
+}
 _ABOUT = {
     "html": "one file, opens anywhere, no network",
     "svg": "a picture",
@@ -55,11 +62,11 @@ class Confirm(Dialog):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer."""
-        self.dismiss(event.button.id == "yes")
+        _ = self.dismiss(event.button.id == "yes")
 
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001  a key's parameter comes by position
         """Answer."""
-        self.dismiss(answer)
+        _ = self.dismiss(answer)
 
 
 class AskText(Dialog):
@@ -93,13 +100,13 @@ class AskText(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the line."""
-        self.dismiss(event.value)
+        _ = self.dismiss(event.value)
 
     def action_done(self) -> None:
         """Take the text."""
         field = self.query_one("#field")
         assert isinstance(field, Input | TextArea), "the field is one of the two"
-        self.dismiss(field.value if isinstance(field, Input) else field.text)
+        _ = self.dismiss(field.value if isinstance(field, Input) else field.text)
 
 
 class ExportDialog(Dialog):
@@ -149,4 +156,4 @@ class ExportDialog(Dialog):
             self.notify(f"{path}: {error.strerror}", severity="error", markup=False)
         else:
             self.notify(f"written: {path}", markup=False)
-            self.dismiss(path)
+            _ = self.dismiss(path)

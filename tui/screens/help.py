@@ -19,7 +19,6 @@ from pie_mlx.tui.screens.page import Dialog, Page
 from pie_mlx.tui.widgets.frame.bars import key_name
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
-
 _STOCK = frozenset({"app.focus_previous", "screen.copy_text", "app.help_quit", "page_left", "page_right"})
 """Actions that Textual gives every screen, and that no one looks for here."""
 
@@ -42,7 +41,9 @@ class HelpScreen(Dialog):
             inks = inks_of(self.app)
             with VerticalScroll(), Horizontal():
                 yield Static(keys_text(("this screen", _keys(self._below)), inks=inks), markup=False)
-                right = keys_text(("in the pane", _pane_keys(self._below)), ("everywhere", _app_keys(self._below)), inks=inks)
+                right = keys_text(
+                    ("in the pane", _pane_keys(self._below)), ("everywhere", _app_keys(self._below)), inks=inks
+                )
                 yield Static(right.append_text(glyphs_text(inks)), markup=False)
             yield Static("esc closes   ^p: everything by name", markup=False, classes="hint")
 

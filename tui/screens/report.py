@@ -67,7 +67,7 @@ class ReportScreen(Dialog):
     def action_forget(self) -> None:
         """Take the alarms as read."""
         self.desk.alarms.clear()
-        self.dismiss(None)
+        _ = self.dismiss(None)
 
     def _ask_to_close(self, engine: Engine) -> None:
         """Say what would be lost, and close after a yes."""
@@ -87,7 +87,7 @@ class ReportScreen(Dialog):
             if answer is True:
                 self.notify(f"{close_idle(engine)} contexts are closed", markup=False)
 
-        self.app.push_screen(Confirm("close idle contexts", question, yes="close them"), decide)
+        _ = self.app.push_screen(Confirm("close idle contexts", question, yes="close them"), decide)
 
 
 def idle_contexts(engine: Engine) -> list[ContextReading]:

@@ -81,4 +81,4 @@ class Searching(Page):
             self.notify("the mark is gone", markup=False, timeout=2)
         else:
             marked, self._marked = self.desk.story.tree[self._marked], None
-            self.app.push_screen(DiffScreen(marked, node, self.desk.story.tree))
+            _ = self.app.push_screen(DiffScreen(marked, node, self.desk.story.tree))

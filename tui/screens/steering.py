@@ -35,7 +35,9 @@ class Steering(Replaying, Page):
         """The tree; the screen has it."""
         raise NotImplementedError
 
-    def _steer(self, verb: Callable[[Run], None], done: str, undo: tuple[str, Callable[[Run], None]] | None = None) -> None:
+    def _steer(
+        self, verb: Callable[[Run], None], done: str, undo: tuple[str, Callable[[Run], None]] | None = None
+    ) -> None:
         """Do something to the run; say what was done, or why it was refused."""
         run = self.desk.sources.run
         if run is None:
@@ -51,11 +53,11 @@ class Steering(Replaying, Page):
 
     def _confirm(self, title: str, question: str, yes: str, then: Callable[[], None]) -> None:
         """Ask, and go on after a yes."""
-        self.app.push_screen(Confirm(title, question, yes=yes), lambda answer: then() if answer is True else None)
+        _ = self.app.push_screen(Confirm(title, question, yes=yes), lambda answer: then() if answer is True else None)
 
     # --- the clock ----------------------------------------------------------------------------
 
-    def action_toggle(self) -> None:
+    def action_pause(self) -> None:
         """Pause the run or let it go on; in the past and after the end, play."""
         run = self.desk.sources.run
         if run is None or run.is_over or not self.desk.story.at_end:
@@ -126,7 +128,7 @@ class Steering(Replaying, Page):
                 self.notify("two whole numbers: how many, and the seed", severity="error", markup=False)
 
         prompt = "how many children, and the seed of their draws"
-        self.app.push_screen(AskText(f"expand {node.id} again", prompt, default, one_line=True), expand)
+        _ = self.app.push_screen(AskText(f"expand {node.id} again", prompt, default, one_line=True), expand)
 
     def _breadth(self) -> int:
         """Return the run's own breadth."""
@@ -149,7 +151,7 @@ class Steering(Replaying, Page):
                 self._steer(lambda run: run.edit(node.id, text), f"{node.id} is rewritten", undo)
 
         prompt = f"Its scores are void once it is rewritten.{warning}"
-        self.app.push_screen(AskText(f"edit {node.id}", prompt, before), edit)
+        _ = self.app.push_screen(AskText(f"edit {node.id}", prompt, before), edit)
 
     def action_insert(self) -> None:
         """Add a thought by hand below the cursor."""
@@ -163,7 +165,7 @@ class Steering(Replaying, Page):
                 undo = (f"thought {made}", lambda run: run.prune(made))
                 self._steer(lambda run: run.insert(node.id, text), f"added below {node.id}", undo)
 
-        self.app.push_screen(AskText(f"a thought below {node.id}", "It is scored like the others.", ""), insert)
+        _ = self.app.push_screen(AskText(f"a thought below {node.id}", "It is scored like the others.", ""), insert)
 
     def action_lock(self) -> None:
         """Hold the node in the beam, or let it go."""
@@ -212,7 +214,7 @@ class Steering(Replaying, Page):
 
     def action_export(self) -> None:
         """Write the tree to a file."""
-        self.app.push_screen(ExportDialog(self.desk.story.as_trace()))
+        _ = self.app.push_screen(ExportDialog(self.desk.story.as_trace()))
 
 
 def _has_thought(node: Node) -> bool:

@@ -12,6 +12,7 @@ from textual.widgets import ContentSwitcher
 from pie_mlx.tui.bridge import Batch
 from pie_mlx.tui.desk import Desk
 from pie_mlx.tui.looks import LOOKS
+from pie_mlx.tui.screens.engine import EngineScreen
 from pie_mlx.tui.screens.replaying import Replaying
 from pie_mlx.tui.screens.searching import Searching
 from pie_mlx.tui.screens.steering import STEERING, Steering
@@ -33,7 +34,7 @@ class TreeScreen(Steering, Replaying, Searching):
 
     name_in_help = "Tree"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "toggle", "pause/go on"),
+        Binding("space", "pause", "pause/go on"),
         Binding("full_stop", "step", "step"),
         Binding("enter", "detail", "detail"),
         Binding("z", "follow", "follow"),
@@ -211,7 +212,10 @@ class TreeScreen(Steering, Replaying, Searching):
             words = f"the trace holds the pool's curve only: peak {story.peak_pages}, now {story.tree.pool.held} held"
             self.notify(words, markup=False)
             return
+        node = self.tree_view.node
         await self.app.run_action("app.go('engine')")
+        if node is not None and isinstance(self.app.screen, EngineScreen):
+            self.app.screen.mark_node(node.id)
 
     def action_copy(self) -> None:
         """Copy the thought under the cursor."""
@@ -224,6 +228,6 @@ class TreeScreen(Steering, Replaying, Searching):
         """Offer steering only where there is a run to steer."""
         if action in STEERING and not self.desk.is_steerable:
             return None
-        if action == "toggle" and not self.desk.story.events:
+        if action == "pause" and not self.desk.story.events:
             return None
         return super().check_action(action, parameters)

@@ -12,15 +12,18 @@ import numpy as np
 import numpy.typing as npt
 from mlx import nn
 
-from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, Segment
+from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, RowFailed, Segment
 from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import Form
 from pie_mlx.backend.mlx.calls import Kind
 from pie_mlx.backend.mlx.device import cost_model, device_name, limit_cache
-from pie_mlx.backend.mlx.forward import Forward, layer_shapes, layer_windows
+from pie_mlx.backend.mlx.forward import Forward, PassResult
+from pie_mlx.backend.mlx.layout import read_layout
 from pie_mlx.backend.mlx.parity import choose_form
 from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan, plan_step
+from pie_mlx.backend.mlx.probe import probe_shape
 from pie_mlx.backend.mlx.readout import Readout
+from pie_mlx.backend.mlx.state import RowState
 from pie_mlx.errors import DeviceFailed
 
 _DEVICE_FAULTS = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
@@ -61,13 +64,14 @@ class MlxBackend:
         """
         options = options or BackendOptions()
         device = device_name()
-        windows = layer_windows(module, identity.model)
-        self._shapes = layer_shapes(module, len(windows))
-        self._forward = Forward(module, windows, folded=device == "cpu")
+        layout = read_layout(module, identity.model)
+        shape = probe_shape(module, layout)
+        self._shapes = shape.layers
+        self._forward = Forward(module, layout, folded=device == "cpu")
         heads = getattr(getattr(module, "args", None), "num_attention_heads", None)
         costs = cost_model(self._shapes, heads)
         self._settings = PlanSettings(costs, options.grouping, options.kind, cascades=self._forward.folded)
-        form, notice = choose_form(module, self._forward, self._shapes, self._settings, identity.model)
+        form, notice = choose_form(self._forward, shape, self._settings, identity.model)
         if form in (Form.ARRAYS, Form.ARRAYS_BY_GROUP):
             self._settings = replace(self._settings, grouping=Grouping.ONE, cascades=False)
         self.notices: tuple[str, ...] = () if notice is None else (notice,)
@@ -78,14 +82,16 @@ class MlxBackend:
         self._facts = BackendFacts(
             model=identity.model,
             fingerprint=identity.fingerprint,
-            vocab_size=int(module(mx.array([[0]])).shape[-1]),
+            vocab_size=shape.vocab_size,
             context_tokens=identity.context_tokens,
-            kv_bytes_per_token=sum(shape.bytes_per_slot for shape in self._shapes if shape is not None),
-            num_layers=len(windows),
+            kv_bytes_per_token=shape.kv_bytes_per_token,
+            num_layers=len(layout.nodes),
             device=device,
-            dtype=_dtype_name(next(shape.key_dtype for shape in self._shapes if shape is not None)),
+            dtype=_dtype_name(next((each.key_dtype for each in self._shapes if each is not None), shape.dtype)),
             eos_ids=identity.eos_ids,
             max_batch_rows=1 if form is Form.SINGLE else None,
+            has_state=layout.num_states > 0,
+            state_bytes=shape.state_bytes,
         )
 
     @classmethod
@@ -147,23 +153,24 @@ class MlxBackend:
         """
         step, self._num_steps = self._num_steps, self._num_steps + 1
         try:
-            if self.form is Form.SINGLE:
-                return [outcome for segment in segments for outcome in self._pass([segment])]
-            return self._pass(segments)
+            outcomes: list[Outcome | None] = [None] * len(segments)
+            for places in self._forward.batches(segments):
+                for place, outcome in zip(places, self._pass([segments[i] for i in places]), strict=True):
+                    outcomes[place] = outcome
+            return [outcome for outcome in outcomes if outcome is not None]
         except _DEVICE_FAULTS as error:
             raise DeviceFailed(f"{type(error).__name__}: {error}", step) from error
 
     def _pass(self, segments: Sequence[Segment]) -> list[Outcome]:
         """Plan, run and read one pass."""
-        if not segments:
-            return []
         arena = self.arena
         plan = plan_step(segments, self._settings)
         self.last_plan = plan
         readout = Readout(plan)
-        logits, health = self._forward.run(plan, arena, readout.rows)
-        outcomes = readout.finish(logits, health, arena.arrays())
-        del logits, health
+        result = self._forward.run(plan, arena, readout.rows)
+        outcomes = readout.finish(result.logits, result.health, [*arena.arrays(), *result.state_arrays()])
+        outcomes = _with_states(outcomes, plan, result)
+        del result
         return outcomes if not readout.unhealthy else self._isolate(segments, outcomes)
 
     def _isolate(self, segments: Sequence[Segment], outcomes: list[Outcome]) -> list[Outcome]:
@@ -207,6 +214,18 @@ class MlxBackend:
         # thread never ends before, and other models may still run on its stream.
         if threading.current_thread() is not threading.main_thread():
             mx.clear_streams()
+
+
+def _with_states(outcomes: list[Outcome], plan: StepPlan, result: PassResult) -> list[Outcome]:
+    """Put the state after each segment into its outcome."""
+    if result.states is None:
+        return outcomes
+    carried = list(outcomes)
+    for row, place in enumerate(plan.places):
+        outcome = outcomes[place]
+        if not isinstance(outcome, RowFailed):
+            carried[place] = replace(outcome, state=RowState(result.states, row))
+    return carried
 
 
 def _dtype_name(dtype: mx.Dtype) -> str:

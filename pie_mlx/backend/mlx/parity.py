@@ -13,17 +13,22 @@ import numpy as np
 from mlx import nn
 
 from pie_mlx.backend.base import FloatArray, IntArray, Segment, WantNothing
-from pie_mlx.backend.mlx.arena import Arena, LayerShape
+from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import Form
-from pie_mlx.backend.mlx.forward import Forward, own_caches
+from pie_mlx.backend.mlx.forward import Forward
+from pie_mlx.backend.mlx.layout import own_caches
 from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, plan_step
+from pie_mlx.backend.mlx.probe import ModelShape
+from pie_mlx.backend.mlx.state import RowState
 from pie_mlx.errors import UnsupportedModel
 from pie_mlx.ids import ContextId
 
-_LENGTHS = (9, 6, 3)
+_LENGTHS = (11, 8, 5)
 _SHARED = 4
-_LAST = (2, 1, 1)
-_SLOTS = (tuple(range(16, 25)), (16, 17, 18, 19, 40, 41), (50, 33, 31))
+_READ = (7, 6, 3)
+"""How much of each sequence is read before the rows of all go together."""
+_SLOTS = (tuple(range(16, 27)), (16, 17, 18, 19, 40, 41, 42, 44), (50, 33, 31, 34, 52))
+_STEPS = 2
 _NUM_SLOTS = 64
 _TOLERANCE = {4: 0.01, 2: 0.06}
 """By bytes of the logits' dtype: largest difference, relative to the largest logit."""
@@ -31,25 +36,25 @@ _FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, Ke
 
 
 def choose_form(
-    module: nn.Module, forward: Forward, shapes: Sequence[LayerShape | None], settings: PlanSettings, model: str
+    forward: Forward, shape: ModelShape, settings: PlanSettings, model: str, forms: Sequence[Form] = tuple(Form)
 ) -> tuple[Form, str | None]:
     """Set ``forward.form`` to the first form that gives mlx-lm's own logits; return it, and a notice if slow.
 
     Raises:
         UnsupportedModel: no form does.
     """
-    sequences = _sequences(int(reference_logits(module, [0]).shape[-1]))
-    expected = np.stack([reference_logits(module, sequence, last=1) for sequence in sequences])
+    sequences = _sequences(shape.vocab_size)
+    expected = np.stack([_expected(forward.module, sequence, at) for at, sequence in enumerate(sequences)])
     reasons: list[str] = []
-    for form in Form:
+    for form in forms:
         forward.form = form
         try:
-            got = _logits(forward, Arena(shapes, _NUM_SLOTS), settings, sequences)
+            got = _logits(forward, Arena(shape.layers, _NUM_SLOTS), settings, sequences)
         except _FAILURES as error:
             reasons.append(f"{form.value}: {type(error).__name__}: {error}")
             continue
         error_size = relative_error(got, expected)
-        if error_size <= _tolerance(shapes):
+        if error_size <= _TOLERANCE[min(4, shape.dtype.size)]:
             return form, _notice(model, reasons) if form is Form.SINGLE else None
         reasons.append(f"{form.value}: logits differ by {error_size:.2g}")
     raise UnsupportedModel(model, "its logits over paged K/V are not those of mlx-lm (" + "; ".join(reasons) + ")")
@@ -58,11 +63,6 @@ def choose_form(
 def _notice(model: str, reasons: Sequence[str]) -> str:
     """Say that and why the model decodes one branch at a time."""
     return f"{model} cannot be batched ({reasons[0]}): branches decode one after another"
-
-
-def _tolerance(shapes: Sequence[LayerShape | None]) -> float:
-    """Return the tolerance for the precision of the K/V."""
-    return max(_TOLERANCE[min(4, shape.key_dtype.size)] for shape in shapes if shape is not None)
 
 
 def relative_error(got: FloatArray, expected: FloatArray) -> float:
@@ -87,6 +87,18 @@ def reference_logits(module: nn.Module, tokens: Sequence[int], *, last: int = 1)
     return out
 
 
+def _expected(module: nn.Module, sequence: Sequence[int], at: int) -> FloatArray:
+    """Return mlx-lm's logits after each of the sequence's tokens that go together, ``[tokens, vocab]``."""
+    caches = own_caches(module)
+    mx.eval(module(mx.array([sequence[: _READ[at]]]), cache=caches))
+    rows = []
+    for token in sequence[_READ[at] : _READ[at] + _STEPS]:
+        logits = module(mx.array([[token]]), cache=caches)[0, -1].astype(mx.float32)
+        mx.eval(logits)
+        rows.append(np.array(logits))
+    return np.stack(rows)
+
+
 def _sequences(vocab_size: int) -> list[list[int]]:
     """Return ragged sequences; the first two share a prefix."""
     made = [[(3 + 7 * i + 31 * at) % vocab_size for i in range(length)] for at, length in enumerate(_LENGTHS)]
@@ -95,29 +107,62 @@ def _sequences(vocab_size: int) -> list[list[int]]:
 
 
 def _logits(forward: Forward, arena: Arena, settings: PlanSettings, sequences: Sequence[Sequence[int]]) -> FloatArray:
-    """Prefill each sequence but its last tokens, then run those of all in one pass (one by one if SINGLE)."""
-    ready = _SHARED
-    _run(forward, arena, settings, [_segment(sequences, 0, 0, _LENGTHS[0] - _LAST[0])])
-    for at in (1, 2):
-        _run(forward, arena, settings, [_segment(sequences, at, ready if at == 1 else 0, _LENGTHS[at] - _LAST[at])])
-    last = [_segment(sequences, at, _LENGTHS[at] - _LAST[at], _LENGTHS[at]) for at in range(len(sequences))]
-    if forward.form is Form.SINGLE:
-        return np.concatenate([_run(forward, arena, settings, [segment]) for segment in last])
-    return _run(forward, arena, settings, last)
+    """Read each sequence in two chunks, the second from the first's prefix, then run rows of all together.
+
+    The result is ``[sequences, steps, vocab]``.
+    """
+    run = _Run(forward, arena, settings, sequences)
+    run([(0, 0, _SHARED)])
+    run.states[1] = run.states[0]
+    run([(0, _SHARED, _READ[0])])
+    run([(1, _SHARED, _READ[1])])
+    run([(2, 0, _READ[2])])
+    steps = [run([(at, read + step, read + step + 1) for at, read in enumerate(_READ)]) for step in range(_STEPS)]
+    return np.stack(steps, axis=1)
 
 
-def _segment(sequences: Sequence[Sequence[int]], at: int, start: int, stop: int) -> Segment:
-    """Return tokens ``start:stop`` of a sequence as a segment."""
-    slots: IntArray = np.array(_SLOTS[at], dtype=np.int32)
-    tokens: IntArray = np.array(sequences[at][start:stop], dtype=np.int32)
-    return Segment(ContextId(at + 1), tokens, start, slots[:start], slots[start:stop], WantNothing())
+class _Run:
+    """Passes over some sequences, whose states it carries."""
 
+    def __init__(
+        self, forward: Forward, arena: Arena, settings: PlanSettings, sequences: Sequence[Sequence[int]]
+    ) -> None:
+        self._forward = forward
+        self._arena = arena
+        self._settings = settings
+        self._sequences = sequences
+        self.states: list[RowState | None] = [None] * len(sequences)
 
-def _run(forward: Forward, arena: Arena, settings: PlanSettings, segments: list[Segment]) -> FloatArray:
-    """Run a pass in one group; return the logits of each segment's last row, in the order of the segments."""
-    grouping = Grouping.EACH if len(segments) == 1 else Grouping.ONE
-    plan = plan_step(segments, PlanSettings(settings.costs, grouping, cascades=False))
-    rows: IntArray = np.array(plan.starts[1:], dtype=np.int32) - 1
-    logits = forward.run(plan, arena, rows)[0].astype(mx.float32)
-    mx.eval(logits, arena.arrays())
-    return np.array(logits)
+    def __call__(self, spans: Sequence[tuple[int, int, int]]) -> FloatArray:
+        """Run tokens ``start:stop`` of sequences in as few passes as may be; return each span's last logits."""
+        segments = [self._segment(*span) for span in spans]
+        logits: list[FloatArray | None] = [None] * len(spans)
+        for places in self._forward.batches(segments):
+            got = self._pass([segments[i] for i in places], [spans[i][0] for i in places])
+            for place, row in zip(places, got, strict=True):
+                logits[place] = row
+        return np.stack([row for row in logits if row is not None])
+
+    def _segment(self, at: int, start: int, stop: int) -> Segment:
+        """Return tokens ``start:stop`` of a sequence as a segment."""
+        slots: IntArray = np.array(_SLOTS[at], dtype=np.int32)
+        tokens: IntArray = np.array(self._sequences[at][start:stop], dtype=np.int32)
+        return Segment(
+            ContextId(at + 1), tokens, start, slots[:start], slots[start:stop], WantNothing(), self.states[at]
+        )
+
+    def _pass(self, segments: list[Segment], sequences: list[int]) -> FloatArray:
+        """Run a pass in one group; return the logits of each segment's last row."""
+        grouping = Grouping.EACH if len(segments) == 1 else Grouping.ONE
+        plan = plan_step(segments, PlanSettings(self._settings.costs, grouping, cascades=False))
+        rows: IntArray = np.array(plan.starts[1:], dtype=np.int32) - 1
+        result = self._forward.run(plan, self._arena, rows)
+        logits = result.logits.astype(mx.float32)
+        mx.eval(logits, self._arena.arrays(), result.state_arrays())
+        if result.states is not None:
+            for row, place in enumerate(plan.places):
+                self.states[sequences[place]] = RowState(result.states, row)
+        ordered = np.empty(len(segments), dtype=np.int64)
+        ordered[list(plan.places)] = np.arange(len(segments))
+        out: FloatArray = np.array(logits)[ordered]
+        return out

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
 
 from pie_mlx.backend.mlx.layout import StateLeaf
 
@@ -78,31 +79,11 @@ def _take(batch: StateBatch, rows: list[int]) -> Entries:
     return tuple(tuple(None if array is None else array[index] for array in entry) for entry in batch.entries)
 
 
-class StateCache:
-    """The cache of one recurrent layer during one pass, as mlx-lm's models expect an ``ArraysCache``."""
-
-    lengths = None
-    left_padding = None
+class StateCache(ArraysCache):
+    """The cache of one recurrent layer during one pass; models look for this very class."""
 
     def __init__(self, leaf: StateLeaf, entries: Entries | None) -> None:
         """Start from the states of the pass's rows; None: they have read nothing yet."""
-        self.cache: list[mx.array | None] = [None] * leaf.size if entries is None else list(entries[leaf.entry])
-
-    def __getitem__(self, index: int) -> mx.array | None:
-        return self.cache[index]
-
-    def __setitem__(self, index: int, value: mx.array | None) -> None:
-        self.cache[index] = value
-
-    def __bool__(self) -> bool:
-        return True
-
-    def advance(self, _num_tokens: int) -> None:
-        """No row is padded: nothing to count."""
-
-    def make_mask(self, _num_tokens: int) -> None:
-        """No row is padded: no mask."""
-
-    def empty(self) -> bool:
-        """Whether nothing was read yet."""
-        return self.cache[0] is None
+        super().__init__(leaf.size)
+        if entries is not None:
+            self.cache = list(entries[leaf.entry])  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from pie_mlx.chat import Turn
-from pie_mlx.tui.inks import Inks
 from pie_mlx.tui.text import clean_text
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
@@ -115,7 +114,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def _append(self, block: Static) -> None:
         """Add a block."""
-        self.mount(block)
+        _ = self.mount(block)
         self._keep_end()
 
     def _keep_end(self) -> None:
@@ -140,5 +139,3 @@ def _headed(head: str, text: str, head_style: Style, style: Style) -> Text:
     """Return a text under a head."""
     out = Text(f"{clean_text(head)}\n", style=head_style + Style(bold=True))
     return out.append(clean_text(text), style + Style(bold=False))
-
-

@@ -27,7 +27,7 @@ _KEY_NAMES = {
 
 def key_name(key: str) -> str:
     """Return how a key is written for people."""
-    first = key.split(",")[0]
+    first = key.split(",", maxsplit=1)[0]
     if first.startswith("ctrl+"):
         return f"^{first.removeprefix('ctrl+')}"
     return _KEY_NAMES.get(first, first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -22,7 +22,7 @@ Piece = tuple[str, Style]
 Line = Sequence[Piece]
 
 
-def inks_of(app: App[object]) -> Inks:
+def inks_of(app: App[Any]) -> Inks:
     """Return the inks of the app's theme."""
     theme = app.current_theme
     return inks_for(theme.name, dark=theme.dark)

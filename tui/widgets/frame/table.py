@@ -88,7 +88,9 @@ class Table(Vertical):
 
     def lay_out(self, cells: Line, width: int) -> list[Piece]:
         """Return a row's cells at their columns' widths; columns that do not fit are left out."""
-        shown = [(column, cell) for column, cell in zip(self.columns, cells, strict=True) if width >= column.least_width]
+        shown = [
+            (column, cell) for column, cell in zip(self.columns, cells, strict=True) if width >= column.least_width
+        ]
         fixed = sum(column.cells for column, _cell in shown) + len(shown) - 1
         wide = max(0, width - fixed)
         out: list[Piece] = []

@@ -70,7 +70,9 @@ class Columns:
         return out
 
 
-def draw_row(node: Node, rows: Rows, story: RunStory, inks: Inks, *, width: int, best: frozenset[NodeId]) -> list[Piece]:
+def draw_row(
+    node: Node, rows: Rows, story: RunStory, inks: Inks, *, width: int, best: frozenset[NodeId]
+) -> list[Piece]:
     """Return a row's pieces, ``width`` cells in all."""
     columns = Columns.fitting(width)
     look = LOOKS[node.status]

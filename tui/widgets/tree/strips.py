@@ -102,7 +102,11 @@ def gauge_lines(story: RunStory, inks: Inks, width: int, height: int) -> list[Li
         return [[("the pool was not read yet", inks["dim"])]]
     history = [float(counts.held) for counts in story.pool_history]
     room, rows = max(1, width - 26), max(1, height - 2)
-    peak = [f"peak {story.peak_pages} held", f"{story.freed_pages} came back"] if rows > 1 else [f"peak {story.peak_pages} held"]
+    peak = (
+        [f"peak {story.peak_pages} held", f"{story.freed_pages} came back"]
+        if rows > 1
+        else [f"peak {story.peak_pages} held"]
+    )
     ratio = f"  {pool.viewed / pool.held:.1f}× sharing" if pool.held and pool.viewed > pool.held else ""
     return [
         [*pool_bar(pool, max(4, width - 26), inks), (f"  {pool.free} free of {total}", inks["dim"])],
@@ -122,7 +126,12 @@ def gauge_lines(story: RunStory, inks: Inks, width: int, height: int) -> list[Li
 def pool_bar(pool: PoolCounts, cells: int, inks: Inks) -> Line:
     """Return shared, own, cached and free pages as one bar; each kind has a glyph of its own."""
     total = pool.free + pool.private + pool.shared + pool.cached
-    kinds = (("█", pool.shared, "good"), ("▓", pool.private, "info"), ("▒", pool.cached, "dim"), ("░", pool.free, "track"))
+    kinds = (
+        ("█", pool.shared, "good"),
+        ("▓", pool.private, "info"),
+        ("▒", pool.cached, "dim"),
+        ("░", pool.free, "track"),
+    )
     out: list[Piece] = []
     drawn, seen = 0, 0
     for glyph, number, role in kinds:

@@ -85,9 +85,12 @@ class TreeView(LineView):
     def show_change(self, change: Change) -> None:
         """Draw what a feed or a seek changed."""
         kept = self.node.id if self.node is not None else ROOT
-        if change.rebuilt or self.rows.tree is not self.story.tree or not self.rows.nodes:
-            self.rows.rebuild(self.story.tree)
-        elif self.rows.match is not None and change.num_events:
+        if (
+            change.rebuilt
+            or self.rows.tree is not self.story.tree
+            or not self.rows.nodes
+            or (self.rows.match is not None and change.num_events)
+        ):
             self.rows.rebuild(self.story.tree)
         else:
             self.rows.add(change.added)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.style import Style
 from rich.text import Text
 from textual.app import App
@@ -24,13 +26,14 @@ LEVEL_COLUMNS = (
     Column("! bad", 6, right=True, least_width=60),
     Column("best", 6, right=True),
     Column("mean", 6, right=True, least_width=60),
+    Column("", 12, least_width=60),
     Column("", 0),
     Column("tokens", 8, right=True),
     Column("pages", 7, right=True, least_width=70),
 )
 
 
-def level_rows(story: RunStory, app: App[object]) -> list[Line]:
+def level_rows(story: RunStory, app: App[Any]) -> list[Line]:
     """Return a row for each depth: how many nodes of each fate, their values, tokens and pages."""
     inks = inks_of(app)
     return [_level_row(depth, nodes, story, inks) for depth, nodes in enumerate(story.levels)]
@@ -45,7 +48,7 @@ def _level_row(depth: int, nodes: list[Node], story: RunStory, inks: Inks) -> Li
     best, mean = (max(values), sum(values) / len(values)) if values else (None, None)
     bad = by_status.get(NodeStatus.INVALID, 0) + by_status.get(NodeStatus.FAILED, 0)
     heat = inks["dim"] if best is None else inks.heat(story.range.share(best))
-    cells = (
+    return (
         (str(depth), inks["head"]),
         (count(len(nodes)), inks["strong"]),
         (count(sum(1 for node in nodes if node.status not in DULL)), inks["info"]),
@@ -55,13 +58,13 @@ def _level_row(depth: int, nodes: list[Node], story: RunStory, inks: Inks) -> Li
         ("" if best is None else f"{best:.2f}", heat),
         ("" if mean is None else f"{mean:.2f}", inks["dim"]),
         (bar(0.0 if best is None else story.range.share(best), 12), heat),
+        ("", inks["dim"]),
         (count(sum(node.tokens.completion for node in nodes)), inks["text"]),
         (count(sum(node.pages.total - node.pages.shared for node in nodes)), inks["text"]),
     )
-    return cells
 
 
-def best_path_lines(story: RunStory, app: App[object], width: int) -> list[Line]:
+def best_path_lines(story: RunStory, app: App[Any], width: int) -> list[Line]:
     """Return the thoughts on the best path in full, wrapped to ``width`` cells, with their scores."""
     inks = inks_of(app)
     lines: list[Line] = []
@@ -74,13 +77,15 @@ def best_path_lines(story: RunStory, app: App[object], width: int) -> list[Line]
         head.append((f"  {node.tokens.completion} tokens", inks["dim"]))
         lines.append(head)
         text = clean_text(thought(node, story.tree))
-        for part in Text(text).wrap(app.console, max(8, width - 4)):
-            lines.append([("│   ", inks["accent"]), (part.plain.rstrip("\n"), inks["text"])])
+        parts = Text(text).wrap(app.console, max(8, width - 4))
+        lines += [[("│   ", inks["accent"]), (part.plain.rstrip("\n"), inks["text"])] for part in parts]
         lines.append([])
     outcome = story.tree.outcome
     if outcome is not None:
         solved = {None: "", True: "  ✓ checked: right", False: "  ✗ checked: wrong"}[outcome.solved]
-        lines.append([("★ ", inks["best"]), (one_line(outcome.answer or outcome.reason), inks["strong"]), (solved, inks["best"])])
+        lines.append(
+            [("★ ", inks["best"]), (one_line(outcome.answer or outcome.reason), inks["strong"]), (solved, inks["best"])]
+        )
     return lines or [[("no finished node yet", inks["dim"])]]
 
 
