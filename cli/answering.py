@@ -212,9 +212,7 @@ class Answerer:
                 "logprob": logprob,
                 "top": [{"token": other, "text": text(other), "logprob": value} for other, value in top],
             }
-            for token, logprob, top in zip(
-                completion.tokens, completion.logprobs, completion.top_logprobs, strict=True
-            )
+            for token, logprob, top in zip(completion.tokens, completion.logprobs, completion.top_logprobs, strict=True)
         ]
 
 

@@ -20,9 +20,7 @@ _PATIENCE_S = 2.0
 _FENCE = "```"
 
 
-def gather_prompt(
-    argument: str | None, files: Sequence[Path], *, stderr: Stderr, joins_stdin: bool = True
-) -> str:
+def gather_prompt(argument: str | None, files: Sequence[Path], *, stderr: Stderr, joins_stdin: bool = True) -> str:
     """Return the prompt: PROMPT (``-`` is stdin), what a pipe brings, and each file under its name.
 
     Without ``joins_stdin``, stdin is read for ``-`` alone.

@@ -23,9 +23,7 @@ class ChatFlags(Group):
     no_save: Annotated[bool, typer.Option("--no-save", help="Keep nothing on the disk.")] = False
     once: Annotated[str | None, typer.Option("--once", metavar="TEXT", help="Say one message, then leave.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the draws (default: random).")] = None
-    theme: Annotated[str | None, typer.Option(metavar="dark|light", help="The terminal's background (default: detected).")] = (
-        None
-    )
+    theme: Annotated[str | None, typer.Option(metavar="dark|light", help="The terminal's background.")] = None
 
 
 def chat(*, chat: ChatFlags, sampling: SamplingFlags, engine: EngineFlags, output: OutputFlags) -> None:

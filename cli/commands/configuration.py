@@ -94,6 +94,4 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> No
 
     from pie_mlx.cli.render import Stdout
 
-    Stdout().line(
-        get_completion_script(prog_name="pie-mlx", complete_var="_PIE_MLX_COMPLETE", shell=shell.value)
-    )
+    Stdout().line(get_completion_script(prog_name="pie-mlx", complete_var="_PIE_MLX_COMPLETE", shell=shell.value))

@@ -23,9 +23,7 @@ class AnswerFlags(Group):
     """What to ask for, and in which form."""
 
     system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None
-    file: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", help="Attach a text file; may be repeated.")
-    ] = None
+    file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="Attach a text file; may be repeated.")] = None
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the draws (default: a new one each time).")] = None
     logprobs: Annotated[int | None, typer.Option(metavar="N", help="Report the N likeliest tokens (JSON).")] = None

@@ -96,11 +96,29 @@ def check_model_type(model: str, config: Mapping[str, Any]) -> None:
     known = supported_model_types()
     kind = str(config["model_type"])
     if kind in known or kind in _RENAMED_TYPES:
+        check_architecture(model, kind)
         return
     near = ", ".join(difflib.get_close_matches(kind, sorted(known), n=3)) or "llama, qwen3, gemma3, mistral3, phi3"
     raise UnsupportedModel(
         model, f"config.json has the model type {kind!r}, which mlx-lm does not know ({len(known)} known, e.g. {near})"
     )
+
+
+_NEEDS = {"olmo": ("hf_olmo", "ai2-olmo")}
+"""Architectures whose module of mlx-lm ends the process if a package is missing: package to import, to install."""
+
+
+def check_architecture(model: str, kind: str) -> None:
+    """Refuse an architecture that cannot be imported here.
+
+    Raises:
+        UnsupportedModel: it needs a package that is not installed.
+    """
+    package, distribution = _NEEDS.get(kind, ("", ""))
+    if package and importlib.util.find_spec(package) is None:
+        raise UnsupportedModel(
+            model, f"models of the type {kind!r} need the package {distribution}", f"pip install {distribution}"
+        )
 
 
 _RENAMED_TYPES = frozenset({

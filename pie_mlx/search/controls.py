@@ -132,9 +132,7 @@ class Controls:
             self._verbs.must_be_written(node)
             context = self._core.workspace.detached(node)
         if not self.is_over:
-            self._steering.post(
-                Command("chat", lambda: self._core.notice_once(f"node {node} was forked into a chat"))
-            )
+            self._steering.post(Command("chat", lambda: self._core.notice_once(f"node {node} was forked into a chat")))
         return context
 
     def _must_live(self) -> None:

@@ -229,4 +229,3 @@ class SearchCore:
                 self.tell(Stepped())
                 return
         self.tell(Resumed())
-

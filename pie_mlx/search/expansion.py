@@ -286,4 +286,3 @@ def _from_trace(known: NodeDone) -> Written:
     if known.error is not None:
         return Written(finish="failed", error=RecordedError(known.error))
     return Written(known.text, known.reasoning, known.finish, known.tokens)
-

@@ -103,9 +103,7 @@ class SearchParams:
 
     def sampling(self, seed: int) -> Sampling:
         """Return the sampling of a request whose branch has ``seed``."""
-        return Sampling(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p, seed=seed
-        )
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p, seed=seed)
 
     def to_json(self) -> dict[str, Json]:
         """Return every field, as the trace's first line holds it."""

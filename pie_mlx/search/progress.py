@@ -175,4 +175,3 @@ class Progress(View):
         """Close the contexts of finished nodes: they are judged, and nothing follows them."""
         core = self._core
         core.workspace.close([node for node in nodes if node in core.rules and core.rules[node].terminal])
-

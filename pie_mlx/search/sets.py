@@ -123,9 +123,7 @@ def run_set(
     return _aggregate(tasks, tuple(rows), params)
 
 
-def _run_one(
-    engine: Engine, task: Task[Any], params: SearchParams, listen: Callable[[Event], None] | None
-) -> SetRow:
+def _run_one(engine: Engine, task: Task[Any], params: SearchParams, listen: Callable[[Event], None] | None) -> SetRow:
     """Search one task."""
     events: list[Event] = []
 

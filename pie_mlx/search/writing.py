@@ -45,9 +45,7 @@ Wait = Callable[[Request], Completion]
 class Pen:
     """Writes thoughts: reasoning first where the model thinks, then the thought on a budget of its own."""
 
-    def __init__(
-        self, workspace: Workspace, dialogue: Dialogue, params: SearchParams, stops: tuple[str, ...]
-    ) -> None:
+    def __init__(self, workspace: Workspace, dialogue: Dialogue, params: SearchParams, stops: tuple[str, ...]) -> None:
         """Write in contexts of ``workspace``; ``stops`` end a thought, not an answer."""
         self._workspace = workspace
         self._dialogue = dialogue

@@ -126,11 +126,15 @@ def test_an_interrupted_answer_is_kept() -> None:
 def test_a_terminal_gets_text_and_figures() -> None:
     """On a terminal the answer streams, and a line of figures follows; NO_COLOR takes every escape away."""
     command = f"{sys.executable} -m pie_mlx run 'What is the capital of France?' --max-tokens 20 --pool-pages 128"
-    plain = pexpect.run(command, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"}, timeout=240).decode()
+    told = pexpect.run(command, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"}, timeout=240)
+    assert isinstance(told, bytes)
+    plain = told.decode()
     assert "Paris" in plain
     assert "TTFT" in plain
     assert "\x1b" not in plain
-    assert "\x1b" in pexpect.run(command, env={**os.environ, "TERM": "xterm-256color"}, timeout=240).decode()
+    coloured = pexpect.run(command, env={**os.environ, "TERM": "xterm-256color"}, timeout=240)
+    assert isinstance(coloured, bytes)
+    assert b"\x1b" in coloured
 
 
 def test_a_pool_too_small_is_exit_4(cli: RunCli) -> None:

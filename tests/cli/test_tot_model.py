@@ -90,7 +90,8 @@ class Terminal:
         end = time.monotonic() + limit_s
         while wanted.encode() not in self.raw and time.monotonic() < end:
             try:
-                self.raw += self.program.read_nonblocking(65536, timeout=1)
+                chunk = self.program.read_nonblocking(65536, timeout=1)
+                self.raw += chunk if isinstance(chunk, bytes) else chunk.encode()
             except pexpect.TIMEOUT:
                 continue
             except pexpect.EOF:

@@ -7,7 +7,6 @@ that they begin to matter only in the run that is compared.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -80,7 +79,7 @@ _KDA: Json = {
 
 _PARTICULAR: dict[str, Json] = {
     "afm7": {"num_kv_reuse_layers": 2},
-    "baichuan_m1": {"sliding_window_layers": [0, 2]},
+    "baichuan_m1": {"sliding_window_layers": [0, 2], "tie_word_embeddings": False},
     "dbrx": {
         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1000.0},
@@ -144,7 +143,7 @@ _PARTICULAR: dict[str, Json] = {
         "inner": {
             "module": "llama4",
             "args": "TextArgs",
-            "with": {"interleave_moe_layer_step": 2, "rope_scaling": None, "num_hidden_layers": 4},
+            "with": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "rope_scaling": None, "num_hidden_layers": 4},
         }
     },
     "llama4_text": {"no_rope_layers": [1, 1, 1, 0]},
@@ -167,6 +166,7 @@ _PARTICULAR: dict[str, Json] = {
             "with": {
                 "index_n_heads": 2, "index_head_dim": 16, "index_block_size": 8, "index_topk_blocks": 2,
                 "layer_types": ["full_attention", "sparse", "full_attention", "sparse"], "rotary_dim": 8,
+                "moe_layer_freq": [0, 1, 1, 1],
             },
         }
     },
@@ -186,6 +186,7 @@ _PARTICULAR: dict[str, Json] = {
             "with": {
                 "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}, "post_norm_eps": 1e-6,
                 "layer_rope_theta": [1000.0, 0.0, 1000.0, 0.0], "output_multiplier": 0.5,
+                "mlp_layer_types": ["moe"] * 4,
             },
         }
     },
@@ -206,7 +207,7 @@ _PARTICULAR: dict[str, Json] = {
         "ffn_multipliers": [0.5, 1.0, 1.5, 2.0],
     },
     "phi3": {"partial_rotary_factor": 0.5},
-    "phi3small": {"dense_attention_every_n_layers": 2, "blocksparse_block_size": 4, "blocksparse_num_local_blocks": 2,
+    "phi3small": {"dense_attention_every_n_layers": 2, "blocksparse_block_size": 32, "blocksparse_num_local_blocks": 2,
                   "blocksparse_vert_stride": 2},
     "phimoe": {
         "rope_scaling": {
@@ -241,6 +242,7 @@ _PARTICULAR: dict[str, Json] = {
 def architectures() -> list[str]:
     """Return the name of every module of mlx-lm that holds a model."""
     import mlx_lm.models as package
+
     from pie_mlx.models.load import supported_model_types
 
     found = {module.name for module in pkgutil.iter_modules(package.__path__)}
@@ -256,6 +258,7 @@ def tiny_config(name: str) -> Json:
     if inner is not None:
         home = importlib.import_module(f"mlx_lm.models.{inner['module']}")
         text = _fields(getattr(home, inner.get("args", "ModelArgs")))
+        text["model_type"] = inner["module"]
         text.update(_PARTICULAR.get(inner["module"], {}) if inner["module"] != name else {})
         text.update(inner.get("with", {}))
         config["text_config"] = text

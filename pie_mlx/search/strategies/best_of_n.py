@@ -41,8 +41,4 @@ def grow_chains(view: View) -> Plan:
 
 def finished_leaves(view: View) -> list[Node]:
     """Return the usable leaves that cannot grow any more, in tree order."""
-    return [
-        node
-        for node in view.tree.leaves()
-        if node.id != ROOT and usable(node) and not expandable(view, node)
-    ]
+    return [node for node in view.tree.leaves() if node.id != ROOT and usable(node) and not expandable(view, node)]

@@ -35,8 +35,13 @@ class Terminal:
         self._master, slave = pty.openpty()
         self._set_size(columns, rows)
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (nothing else gives a child a terminal)
         )
         os.close(slave)
 
@@ -93,9 +98,13 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Send a message and wait for the next prompt."""
+        before = self._echoes(text)
         self.send(text + "\r")
-        self.wait_for(lambda: not self._is_asking(), "sign that the message was taken")
-        self.prompt()
+        self.wait_for(lambda: self._echoes(text) > before and self._is_asking(), "prompt after the reply")
+
+    def _echoes(self, text: str) -> int:
+        """Count the lines that end with a prompt mark and ``text``."""
+        return sum(line.endswith(f"> {text}") for line in self.lines())
 
     def lines(self) -> list[str]:
         """Return every line, those scrolled away too."""
@@ -146,9 +155,7 @@ def open_terminal(environment: dict[str, str]) -> Iterator[Callable[..., Termina
     """Return a function that starts a command in a terminal; without one, the chat on the scripted device."""
     with ExitStack() as stack:
 
-        def start(
-            command: Sequence[str] = (), *, columns: int = 80, rows: int = 24, **variables: str
-        ) -> Terminal:
+        def start(command: Sequence[str] = (), *, columns: int = 80, rows: int = 24, **variables: str) -> Terminal:
             chosen = command or (sys.executable, str(_FAKE), str(_SCRIPTED))
             terminal = Terminal(chosen, {**environment, **variables}, columns=columns, rows=rows)
             stack.callback(terminal.close)

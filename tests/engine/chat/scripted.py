@@ -25,7 +25,7 @@ Answer = Callable[[str], str]
 
 def make_tokenizer(template: str | None = CHATML, *, controls: tuple[str, ...] = CONTROLS) -> Tokenizer:
     """Return a tokenizer with one token a byte, and control tokens from 256 on."""
-    vocabulary = {character: byte for character, byte in byte_alphabet().items()}
+    vocabulary = dict(byte_alphabet())
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     added = [
         {

@@ -165,9 +165,7 @@ def test_files_go_with_the_next_message(session: ChatSession, say: Say, tmp_path
     assert session.attachments == []
 
 
-@pytest.mark.parametrize(
-    ("content", "why"), [(b"a\0b", "binary"), (b"\xff\xfe", "UTF-8"), (b"x" * 1_000_001, "limit")]
-)
+@pytest.mark.parametrize(("content", "why"), [(b"a\0b", "binary"), (b"\xff\xfe", "UTF-8"), (b"x" * 1_000_001, "limit")])
 def test_a_file_that_is_no_text_is_refused(session: ChatSession, tmp_path: Path, content: bytes, why: str) -> None:
     """The refusal says what is wrong with the file; nothing is attached."""
     path = tmp_path / "file"

@@ -61,5 +61,5 @@ def test_every_setting_is_described() -> None:
 
 
 def test_thinking_is_told_to_the_template_only_when_chosen() -> None:
-    """auto leaves it to the template."""
+    """Auto leaves it to the template."""
     assert [ChatSettings(thinking=way).wants_thinking for way in ("auto", "on", "off")] == [None, True, False]

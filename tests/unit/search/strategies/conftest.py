@@ -52,6 +52,7 @@ class World(View):
     def solved(self, node: NodeId) -> bool | None:
         """Nothing is known."""
         del node
+        return None
 
     def answer_key(self, node: NodeId) -> str | None:
         """Return the answer that the test gave."""

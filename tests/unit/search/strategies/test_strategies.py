@@ -202,6 +202,7 @@ def test_every_search_ends_and_keeps_to_the_tree(
     world: Any, params: SearchParams, depth: int, holes: set[tuple[int, ...]], seed: int
 ) -> None:
     """Whatever thoughts fail and whatever the values, a search ends and never expands what is given up."""
+
     def value(path: tuple[int, ...]) -> float | None:
         draw = uniform(derive_seed(seed, *path), 0)
         return None if draw < 0.1 else draw

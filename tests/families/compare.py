@@ -1,0 +1,183 @@
+"""Run a tiny model through the engine and compare every token with mlx-lm's own caches."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+from mlx import nn
+
+from pie_mlx.backend.mlx.backend import MlxBackend, ModelIdentity
+from pie_mlx.backend.mlx.layout import own_caches
+from pie_mlx.engine import Completion, Engine, EngineSettings
+from pie_mlx.errors import PieError
+from pie_mlx.models.load import check_architecture
+from pie_mlx.sampling import Sampling
+from tests.families.tiny import VOCAB, tiny_model
+
+Logits = npt.NDArray[np.float32]
+
+_LENGTHS = (3, 9, 17, 30, 41)
+_SHARED = 23
+"""The two longest sequences are forks of one context of this length."""
+_STEPS = 40
+_TOP = 5
+TOLERANCE = 2e-4
+"""Largest difference of a log-probability, relative to the largest logit."""
+
+
+class Verdict(enum.Enum):
+    """What became of an architecture."""
+
+    WORKS = "works"
+    REFUSED = "refused"
+    DIFFERS = "differs"
+    NOT_BUILT = "not built"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one architecture."""
+
+    name: str
+    verdict: Verdict
+    why: str = ""
+    form: str = ""
+    has_state: bool = False
+    error: float = 0.0
+    """Largest relative difference that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the engine said after a prompt: its tokens, or label probabilities."""
+
+    prompt: tuple[int, ...]
+    completion: Completion
+
+
+def examine(name: str) -> Finding:
+    """Build, load, run and compare one architecture."""
+    try:
+        check_architecture(name, name)
+        module, _ = tiny_model(name)
+        mx.eval(module(mx.array([[1, 2, 3]])))
+    except PieError as error:
+        return Finding(name, Verdict.REFUSED, error.message)
+    except (RuntimeError, ValueError, ImportError) as error:
+        return Finding(name, Verdict.NOT_BUILT, f"{type(error).__name__}: {error}")
+    identity = ModelIdentity(name, f"tiny-{name}", 512, frozenset())
+    made: list[MlxBackend] = []
+
+    def load() -> MlxBackend:
+        made.append(MlxBackend(module, identity))
+        return made[0]
+
+    settings = EngineSettings(pool_pages=80, page_size=8, prefill_chunk=11)
+    try:
+        engine = Engine.start(load, settings, None)
+    except PieError as error:
+        return Finding(name, Verdict.REFUSED, error.message)
+    form = made[0].form.value
+    with engine:
+        has_state = engine.facts.has_state
+        try:
+            said = _run(engine)
+            engine.check()
+        except PieError as error:
+            return Finding(name, Verdict.DIFFERS, f"failed: {error.message}", form, has_state, float("inf"))
+    worst, why = 0.0, ""
+    for each in said:
+        error_size, reason = _compare(module, each)
+        if error_size > worst:
+            worst, why = error_size, reason
+    verdict = Verdict.WORKS if worst <= TOLERANCE else Verdict.DIFFERS
+    return Finding(name, verdict, "" if verdict is Verdict.WORKS else why, form, has_state, worst)
+
+
+def _prompts() -> list[list[int]]:
+    """Return the prompts; the last two share a prefix."""
+    made = [[(5 + 11 * i + 29 * at + i * i) % VOCAB for i in range(length)] for at, length in enumerate(_LENGTHS)]
+    made[4][:_SHARED] = made[3][:_SHARED]
+    return made
+
+
+def _run(engine: Engine) -> list[_Said]:
+    """Run a ragged batch, forks of what it left, and labels on a context that is resident in full."""
+    sampling = Sampling(num_logprobs=_TOP)
+    said: list[_Said] = []
+    prompts = _prompts()
+    with engine.context(prompts[3][:_SHARED]) as base:
+        base.prefill().result()
+        contexts = [engine.context(prompt) for prompt in prompts[:3]]
+        for prompt in prompts[3:]:
+            contexts.append(base.fork())
+            contexts[-1].append(prompt[_SHARED:])
+        requests = [each.submit(max_tokens=_STEPS, sampling=sampling) for each in contexts]
+        said += [_Said(tuple(prompt), each.result()) for prompt, each in zip(prompts, requests, strict=True)]
+        forks = [contexts[at].fork() for at in (1, 1, 4)]
+        for at, fork in enumerate(forks):
+            fork.append([7 + at, 11])
+        whole = [tuple(fork.tokens) for fork in forks]
+        requests = [each.submit(max_tokens=4, sampling=sampling) for each in forks]
+        said += [_Said(tokens, each.result()) for tokens, each in zip(whole, requests, strict=True)]
+        contexts[2].prefill().result()
+        labels = contexts[2].submit_labels([3, 50]).result()
+        said.append(_Said(tuple(contexts[2].tokens), labels))
+        contexts[4].truncate(_SHARED + 2)
+        again = contexts[4].generate(max_tokens=3, sampling=sampling)
+        said.append(_Said(tuple(prompts[4][: _SHARED + 2]), again))
+        for each in [*contexts, *forks]:
+            each.close()
+    return said
+
+
+def _compare(module: nn.Module, said: _Said) -> tuple[float, str]:
+    """Return the largest relative difference from mlx-lm, and where it is."""
+    answer = said.completion
+    if answer.label_probs:
+        logits = _reference(module, said.prompt, ())[0]
+        expected = _log_softmax(logits)[[3, 50]]
+        gap = np.abs(np.log(np.array(answer.label_probs)) - expected).max()
+        return float(gap) / _size(logits), "label probabilities"
+    worst, why = 0.0, ""
+    for step, logits in enumerate(_reference(module, said.prompt, answer.tokens[:-1])):
+        logprobs = _log_softmax(logits)
+        shown = answer.top_logprobs[step]
+        gaps = [abs(value - float(logprobs[token])) for token, value in shown]
+        gaps.append(float(logprobs.max() - logprobs[answer.tokens[step]]))
+        error = max(gaps) / _size(logits)
+        if not error <= worst:
+            worst, why = error, f"prompt of {len(said.prompt)} tokens, step {step}: {error:.2g}"
+    return worst, why
+
+
+def _size(logits: Logits) -> float:
+    """Return the largest logit: what differences are relative to."""
+    return max(float(np.abs(logits).max()), 1e-6)
+
+
+def _log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    """Return log-probabilities."""
+    wide = logits.astype(np.float64) - float(logits.max())
+    return wide - np.log(np.exp(wide).sum())
+
+
+def _reference(module: nn.Module, prompt: Sequence[int], tokens: Sequence[int]) -> list[Logits]:
+    """Return mlx-lm's logits after the prompt and after each of ``tokens``."""
+    caches: list[Any] = own_caches(module)
+    rows = [_last(module, prompt, caches)]
+    rows += [_last(module, [token], caches) for token in tokens]
+    return rows
+
+
+def _last(module: nn.Module, tokens: Sequence[int], caches: list[Any]) -> Logits:
+    """Run tokens; return the logits after the last."""
+    logits = module(mx.array([list(tokens)]), cache=caches)[0, -1].astype(mx.float32)
+    mx.eval(logits)
+    return np.array(logits)
