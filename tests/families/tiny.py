@@ -93,7 +93,7 @@ _PARTICULAR: dict[str, Json] = {
     "exaone4": {"rope_scaling": None, "sliding_window_pattern": "LGLG"},
     "exaone_moe": {"is_moe_layer": [False, True, True, True]},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
-    "gear": {"layer_types": ["conv", "sliding_attention", "full_attention", "conv"]},
+    "gear": {"layer_types": ["conv_mixer", "sliding_attention", "full_attention", "conv_mixer"]},
     "gemma3": {"inner": {"module": "gemma3_text"}},
     "gemma3n": {
         "inner": {
@@ -186,7 +186,7 @@ _PARTICULAR: dict[str, Json] = {
             "with": {
                 "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}, "post_norm_eps": 1e-6,
                 "layer_rope_theta": [1000.0, 0.0, 1000.0, 0.0], "output_multiplier": 0.5,
-                "mlp_layer_types": ["moe"] * 4,
+                "mlp_layer_types": ["sparse"] * 4, "num_shared_experts": 0,
             },
         }
     },

@@ -49,6 +49,8 @@ class Writes:
     def apply(self, array: mx.array, rows: mx.array) -> mx.array:
         """Return ``array`` with ``rows`` (``[heads, rows, dim]``) written; ``array`` itself stays as it is."""
         draft = mx.array(array)
+        if 0 in rows.shape:
+            return draft  # MLX divides by the width of what it scatters: nothing would end the process
         if self._index is None:
             draft[:, self._start : self._stop] = rows
         else:
@@ -117,7 +119,7 @@ class Arena:
         picked: dict[str, mx.array] = {}
         for name, held in (("k", self._keys), ("v", self._values)):
             for layer, array in held.items():
-                picked[f"{name}.{layer}"] = _raw(mx.take(array, index, axis=1).transpose(1, 0, 2))
+                picked[f"{name}.{layer}"] = _raw(_pick(array, index))
         mx.eval(list(picked.values()))
         return {name: np.array(array) for name, array in picked.items()}
 
@@ -137,6 +139,14 @@ class Arena:
             self.write(layer, keys, values, writes)
         self.commit()
         mx.eval(self.arrays())
+
+
+def _pick(array: mx.array, index: mx.array) -> mx.array:
+    """Return slots of ``[heads, slots, dim]`` as ``[slots, heads, dim]``."""
+    heads, _, width = array.shape
+    if width == 0:
+        return mx.zeros((index.size, heads, 0), array.dtype)
+    return mx.take(array, index, axis=1).transpose(1, 0, 2)
 
 
 def _raw(array: mx.array) -> mx.array:

@@ -109,6 +109,8 @@ class ForwardPass:
     def _gather(self, array: mx.array, slots: IntArray) -> mx.array:
         """Gather slots as contiguous ``[batch, heads, keys, dim]``: rows of a flat array are fast."""
         heads, num_slots, width = array.shape
+        if width == 0:
+            return mx.zeros((*(slots.shape[:-1] or (1,)), heads, slots.shape[-1], 0), array.dtype)
         key = (id(slots), heads)
         if key not in self._indices:
             by_segment = slots if slots.ndim > 1 else slots[None]

@@ -18,13 +18,16 @@ from pie_mlx.backend.base import (
     Prefilled,
     RowFailed,
     Sampled,
+    Segment,
     WantLabels,
     WantLogprobs,
+    WantNothing,
     WantToken,
 )
 from pie_mlx.backend.mlx.backend import MlxBackend, ModelIdentity
 from pie_mlx.backend.mlx.parity import reference_logits
-from pie_mlx.errors import DeviceFailed, InvalidLogits, InvalidParameter, UnsupportedModel
+from pie_mlx.errors import DeviceFailed, InvalidLogits, InvalidParameter
+from pie_mlx.ids import ContextId
 from pie_mlx.sampling import Sampling
 
 Make = Callable[..., Any]
@@ -223,16 +226,31 @@ def test_a_closed_backend_holds_no_arena() -> None:
     assert reference_logits(module, [1, 2]).shape == (64,)
 
 
-def test_recurrent_models_are_refused_by_name() -> None:
-    """A model whose layers keep no K/V says which layer keeps what."""
+def test_recurrent_models_carry_their_state_from_step_to_step() -> None:
+    """A model whose layers keep a state instead of K/V decodes what mlx-lm decodes, chunk after chunk."""
     module = mamba.Model(
         mamba.ModelArgs(
             model_type="mamba", vocab_size=50, hidden_size=16, intermediate_size=32, state_size=4,
             num_hidden_layers=1, conv_kernel=3, use_bias=False, use_conv_bias=True, time_step_rank=2,
         )
     )  # fmt: skip
-    with pytest.raises(UnsupportedModel, match="layer 0 keeps its state in a ArraysCache"):
-        MlxBackend(module, ModelIdentity("mamba", "x", 64, frozenset()))
+    backend = MlxBackend(module, ModelIdentity("mamba", "x", 64, frozenset()))
+    assert backend.facts.has_state
+    backend.allocate(4, 16)
+    sequence, state = [3, 1, 4, 1, 5, 9, 2, 6], None
+    done = 0
+    while len(sequence) < 14:
+        count = 3 if done == 0 else len(sequence) - done
+        want = WantToken(Sampling(), 0.0) if done + count == len(sequence) else WantNothing()
+        slots = np.arange(16, 16 + done + count, dtype=np.int32)
+        tokens = np.asarray(sequence[done : done + count], dtype=np.int32)
+        segment = Segment(ContextId(1), tokens, done, slots[:done], slots[done:], want, state)
+        (outcome,) = backend.step([segment])
+        assert not isinstance(outcome, RowFailed)
+        state, done = outcome.state, done + count
+        if isinstance(outcome, Sampled):
+            assert outcome.token == _greedy(module, sequence)
+            sequence.append(outcome.token)
 
 
 class _OneOffset(llama.LlamaModel):
