@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 CODE = pie_mlx cli tui tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check types lint format bench clean
+.PHONY: help setup demo test check types lint format bench families clean
 
 help: ## Show this list
 	@echo 'usage: make TARGET'
@@ -62,6 +62,9 @@ format: $(STAMP) ## Format, and mend what ruff can mend
 
 bench: $(STAMP) ## Measure against mlx-lm on this machine
 	@"$(BIN)/pie-mlx" bench all --baseline mlx-lm
+
+families: $(STAMP) ## Compare every architecture with mlx-lm; write docs/models.md
+	@"$(BIN)/python" scripts/families.py
 
 clean: ## Remove the environment, caches and builds (not the pulled models)
 	rm -rf "$(VENV)" build dist .cache .coverage htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

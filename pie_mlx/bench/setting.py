@@ -18,6 +18,9 @@ from pie_mlx.engine import Engine, EngineSettings
 from pie_mlx.errors import Fact
 from pie_mlx.models.tokenizer import Tokenizer
 
+LONGEST_TRIAL_S = 6 * 3600.0
+"""A trial over this is given up: a tree of prompts with a large model takes its time on a slow machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
@@ -123,7 +126,8 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
 
         return EndlessBackend(MlxBackend.load(folder))
 
-    cold = settings.model_copy(update={"prefix_cache": False})
+    # A baseline runs as one errand, which the watchdog would take for a device that hangs.
+    cold = settings.model_copy(update={"prefix_cache": False, "step_timeout_s": LONGEST_TRIAL_S})
     with Engine.start(make_backend, cold, encoder) as engine:
         backend = engine.backend
         assert isinstance(backend, EndlessBackend), "the engine runs the backend it was given"

@@ -14,6 +14,7 @@ from collections.abc import Sequence as Tokens
 
 import numpy as np
 
+from pie_mlx.engine.checkpoints import Checkpoints
 from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase, TextStreamLike, num_unwanted
 from pie_mlx.engine.sequence import Sequence
 from pie_mlx.errors import (
@@ -79,6 +80,7 @@ class Core:
     def fork(self, context: ContextId, name: str) -> Sequence:
         """Make a context that views what ``context`` shows now; takes no page."""
         parent = self.get(context)
+        parent.keep_state()
         child = Sequence(
             self._new_id(),
             name,
@@ -87,6 +89,7 @@ class Core:
             parent=context,
             keys=parent.keys.copy(),
             state=parent.state,
+            checkpoints=parent.checkpoints.copy(),
         )
         parent.last_used = next(self._clock)
         return self._enter(child)
@@ -136,6 +139,7 @@ class Core:
         self.index.touch(sequence.table.pages)
         freed = sequence.table.clear() + self.index.trim()
         sequence.closed, sequence.state = True, None
+        sequence.checkpoints = Checkpoints()
         self.counters["contexts_closed"] += 1
         self.emit(ContextShut(context, freed))
         return freed
@@ -214,6 +218,7 @@ class Core:
         # The token before the first answer is always computed in this request: its logits are wanted.
         fresh = len(sequence.tokens) - 1 if isinstance(goal, LogprobsGoal) else num_prompt - 1
         sequence.truncate_resident(fresh)
+        sequence.keep_state()
         self.index.trim()
         sequence.tokens.extend(extra)
         job = Job(RequestId(next(self._request_ids)), sequence, goal, num_prompt, text)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pie_mlx.engine.checkpoints import Checkpoints
 from pie_mlx.ids import ContextId
 from pie_mlx.kv.page_table import PageTable
 from pie_mlx.kv.prefix_index import ROOT_KEY, PageKey, PrefixIndex, page_key
@@ -32,6 +33,8 @@ class Sequence:
     """Prefix keys of the leading full pages."""
     num_evicted_tokens: int = 0
     state: object | None = None
+    """The recurrent state after what is resident, of models that have one."""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     handle: object | None = None
     """The weak reference that tells when the owner's handle is gone; it must live as long as the context."""
 
@@ -55,11 +58,22 @@ class Sequence:
         if num_tokens >= self.table.num_slots:
             return 0
         if self.state is not None:
-            # A recurrent state stands at the end of what is resident and cannot be wound back.
-            num_tokens, self.state = 0, None
+            # A recurrent state cannot be wound back: an earlier one takes over, and what follows is computed again.
+            num_tokens, self.state = self.checkpoints.latest(num_tokens)
         freed = self.table.truncate(num_tokens)
         del self.keys[self.table.full_pages() :]
         return freed
+
+    def keep_state(self) -> None:
+        """Make what is resident now a place that a later truncation can go back to."""
+        if self.state is not None:
+            self.checkpoints.keep(self.table.num_slots, self.state)
+
+    def advance_state(self, position: int, state: object | None) -> None:
+        """Take the state after a segment that began at ``position``; the one before it stays within reach."""
+        if self.state is not None:
+            self.checkpoints.pass_by(position, self.state)
+        self.state = state
 
     def adopt_prefix(self, index: PrefixIndex, page_size: int, *, before: int) -> int:
         """Take over cached pages that continue what is resident, up to position ``before``; return the tokens gained.

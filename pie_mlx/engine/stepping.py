@@ -240,7 +240,7 @@ class Stepper:
         sequence, core = job.sequence, self._core
         count = len(segment.tokens)
         sequence.table.commit(count)
-        sequence.state = outcome.state
+        sequence.advance_state(segment.position, outcome.state)
         sequence.index_pages(core.index if core.index.is_on else None, core.pool.page_size)
         job.prefilled_tokens += max(0, min(job.num_prompt, segment.position + count) - segment.position)
         job.has_progressed = True

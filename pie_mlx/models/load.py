@@ -108,12 +108,20 @@ _NEEDS = {"olmo": ("hf_olmo", "ai2-olmo")}
 """Architectures whose module of mlx-lm ends the process if a package is missing: package to import, to install."""
 
 
+_WRONG = {
+    "phi3small": "mlx-lm 0.32.2 adds its mask to the scores instead of hiding what lies ahead: its text is wrong",
+}
+"""Architectures that mlx-lm itself runs wrongly, so that nothing could be compared with it."""
+
+
 def check_architecture(model: str, kind: str) -> None:
-    """Refuse an architecture that cannot be imported here.
+    """Refuse an architecture that mlx-lm runs wrongly, or that cannot be imported here.
 
     Raises:
-        UnsupportedModel: it needs a package that is not installed.
+        UnsupportedModel: says which of the two, and what to install.
     """
+    if kind in _WRONG:
+        raise UnsupportedModel(model, _WRONG[kind])
     package, distribution = _NEEDS.get(kind, ("", ""))
     if package and importlib.util.find_spec(package) is None:
         raise UnsupportedModel(

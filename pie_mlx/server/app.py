@@ -42,7 +42,7 @@ class Path:
     makes_work: bool = False
 
 
-async def openapi(state: ServerState, exchange: Exchange) -> None:
+async def openapi(_state: ServerState, exchange: Exchange) -> None:
     """Tell the OpenAPI document."""
     await exchange.answer(document())
 
@@ -120,7 +120,7 @@ class _Nowhere:
         raise NotFoundError("such path")
 
 
-async def _nothing(exchange: Exchange) -> None:
+async def _nothing(_exchange: Exchange) -> None:
     """Stand for the endpoint of a path that is not there: the guard has refused before."""
     raise NotFoundError("such path")
 

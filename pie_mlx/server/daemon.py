@@ -98,7 +98,7 @@ class Daemon:
 
     async def _when_started(self, server: uvicorn.Server, on_ready: Callable[[], None]) -> None:
         """Tell that connections are taken."""
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110  (uvicorn has a flag, and no event)
             await asyncio.sleep(_LOOK_S)
         on_ready()
 
@@ -129,7 +129,7 @@ class Daemon:
         state.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
-                while state.exchanges:
+                while state.exchanges:  # noqa: ASYNC110  (exchanges end one by one, on their own)
                     await asyncio.sleep(_LOOK_S)
         state.abort_all(DrainingError())
         server.should_exit = True
@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
     """uvicorn's server, without its own signal handlers: the daemon has its own."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
         yield
 

@@ -86,7 +86,7 @@ class Exchange:
             self.status = CLIENT_CLOSED
         except PieError as error:
             await self._fail(error)
-        except Exception:  # the outer edge of one exchange: the client gets a typed answer, the log the rest
+        except Exception:  # noqa: BLE001  the outer edge of one exchange: the client gets a typed answer, the log the rest
             LOG.exception("a fault while answering %s %s", self.request.method, self.request.url.path)
             await self._fail(InternalError())
         finally:

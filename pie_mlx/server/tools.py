@@ -43,7 +43,7 @@ class ToolCall:
 
     def to_json(self, index: int | None = None) -> dict[str, object]:
         """Return the call as the protocol has it; with its index inside a stream."""
-        call = {
+        call: dict[str, object] = {
             "id": self.id,
             "type": "function",
             "function": {"name": self.name, "arguments": self.arguments},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Self, cast
 
 from pie_mlx.errors import Fact, InvalidParameter, PieError
 from pie_mlx.search.node import NodeId
@@ -84,7 +84,7 @@ class _Running:
         self.run = Run(state.engine, task, params, listen=self._hear, name=new_id("tot"))
         self._over: asyncio.Future[None] | None = None
 
-    async def __aenter__(self) -> _Running:
+    async def __aenter__(self) -> Self:
         self._state.runs[self.run.name] = self.run
         loop = asyncio.get_running_loop()
         self._over = loop.run_in_executor(self._state.search_threads, self._work)
@@ -108,7 +108,7 @@ class _Running:
             self._inbox.put(self.run.result())
         except PieError as error:
             self._inbox.put(error)
-        except BaseException:  # the thread's outer edge: the client gets a typed error, the log the rest
+        except BaseException:  # noqa: BLE001  the thread's outer edge: the client gets a typed error, the log the rest
             LOG.exception("a search ended with a fault")
             self._inbox.put(InternalError())
 

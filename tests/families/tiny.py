@@ -143,7 +143,7 @@ _PARTICULAR: dict[str, Json] = {
         "inner": {
             "module": "llama4",
             "args": "TextArgs",
-            "with": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "rope_scaling": None, "num_hidden_layers": 4},
+            "with": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "rope_scaling": None},
         }
     },
     "llama4_text": {"no_rope_layers": [1, 1, 1, 0]},
@@ -218,6 +218,15 @@ _PARTICULAR: dict[str, Json] = {
     "pixtral": {"inner": {"module": "llama", "with": {"model_type": "llama"}}},
     "plamo": {"n_shared_head": 2},
     "plamo2": {"full_attention_idx": [1]},
+    "prism_hadamard_qwen35": {
+        "tensor_namespace": "mlx-vlm-qwen3_5", "quantization": {"bits": 2, "group_size": 128, "mode": "affine"},
+        "modules": [
+            {"path": "model.layers.0.mlp.gate_proj", "embedding": False, "dtype": "float16", "block": 0},
+            {"path": "model.layers.1.mlp.up_proj", "embedding": False, "dtype": "float16", "block": 0},
+        ],
+        "inner": {"module": "qwen3_5", "args": "TextModelArgs", "with": {
+            "num_experts": 0, "hidden_size": 128, "rope_parameters": _QWEN35_ROPE, "full_attention_interval": 2}},
+    },
     "qwen": {"kv_channels": 16},
     "qwen2_vl": {"inner": {"module": "qwen2"}},
     "qwen3_5": {"inner": {"module": "qwen3_5", "args": "TextModelArgs", "with": {
@@ -236,7 +245,6 @@ _PARTICULAR: dict[str, Json] = {
     "step3p5": {"num_attention_groups": 2, "moe_layers_enum": "1,2,3"},
 }  # fmt: skip
 """What only one architecture has; ``inner`` describes a nested ``text_config``."""
-
 
 
 def architectures() -> list[str]:
@@ -286,7 +294,8 @@ def tiny_model(name: str, seed: int = 5) -> tuple[nn.Module, Json]:
 def _shake(model: nn.Module) -> None:
     """Move constant parameters (norms, biases, sinks, gates) off their initial values, so that each one matters."""
     moved = []
-    for path, array in tree_flatten(model.parameters()):
+    parameters: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    for path, array in parameters.items():
         if mx.issubdtype(array.dtype, mx.floating):
             moved.append((path, array + 0.1 * mx.random.normal(array.shape)))
     model.update(tree_unflatten(moved))

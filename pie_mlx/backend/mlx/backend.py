@@ -6,12 +6,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 from mlx import nn
 
+from pie_mlx import config
 from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, RowFailed, Segment
 from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import Form
@@ -24,7 +26,11 @@ from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan, plan_s
 from pie_mlx.backend.mlx.probe import probe_shape
 from pie_mlx.backend.mlx.readout import Readout
 from pie_mlx.backend.mlx.state import RowState
+from pie_mlx.backend.mlx.verdicts import Verdict, Verdicts
 from pie_mlx.errors import DeviceFailed
+
+if TYPE_CHECKING:
+    from pie_mlx.models.tokenizer import Tokenizer
 
 _DEVICE_FAULTS = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
 
@@ -37,6 +43,8 @@ class BackendOptions:
     """Turn all weights into float32; None: on the CPU, where anything else is slow or wrong."""
     dtype: str | None = None
     """Cast the weights; None keeps the model's own."""
+    adapter: Path | None = None
+    """A folder with a LoRA or DoRA adapter that mlx-lm trained for this model."""
     grouping: Grouping | None = None
     """Force how rows attend together; None lets the planner choose."""
     kind: Kind | None = None
@@ -56,8 +64,14 @@ class ModelIdentity:
 class MlxBackend:
     """A loaded model on MLX's device; use it from the thread that made it."""
 
-    def __init__(self, module: nn.Module, identity: ModelIdentity, options: BackendOptions | None = None) -> None:
-        """Probe shapes, check parity with mlx-lm, and settle how the model runs.
+    def __init__(
+        self,
+        module: nn.Module,
+        identity: ModelIdentity,
+        options: BackendOptions | None = None,
+        verdicts: Verdicts | None = None,
+    ) -> None:
+        """Probe shapes, check parity with mlx-lm unless ``verdicts`` knows the model, and settle how it runs.
 
         Raises:
             UnsupportedModel: a layer keeps something else than K/V, or the logits are not those of mlx-lm.
@@ -65,16 +79,21 @@ class MlxBackend:
         options = options or BackendOptions()
         device = device_name()
         layout = read_layout(module, identity.model)
-        shape = probe_shape(module, layout)
+        shape = probe_shape(module, layout, identity.model)
         self._shapes = shape.layers
         self._forward = Forward(module, layout, folded=device == "cpu")
         heads = getattr(getattr(module, "args", None), "num_attention_heads", None)
         costs = cost_model(self._shapes, heads)
         self._settings = PlanSettings(costs, options.grouping, options.kind, cascades=self._forward.folded)
-        form, notice = choose_form(self._forward, shape, self._settings, identity.model)
+        verdict = None if verdicts is None else verdicts.find(identity.fingerprint, device)
+        untold = None
+        if verdict is None:
+            verdict = Verdict(*choose_form(self._forward, shape, self._settings, identity.model))
+            untold = None if verdicts is None else verdicts.keep(identity.fingerprint, device, verdict)
+        form = self._forward.form = verdict.form
         if form in (Form.ARRAYS, Form.ARRAYS_BY_GROUP):
             self._settings = replace(self._settings, grouping=Grouping.ONE, cascades=False)
-        self.notices: tuple[str, ...] = () if notice is None else (notice,)
+        self.notices = tuple(notice for notice in (verdict.notice, untold) if notice is not None)
         self._arena: Arena | None = None
         self._num_steps = 0
         self.last_plan: StepPlan | None = None
@@ -95,8 +114,10 @@ class MlxBackend:
         )
 
     @classmethod
-    def load(cls, folder: Path, options: BackendOptions | None = None) -> MlxBackend:
-        """Load the MLX model in ``folder`` for this device.
+    def load(
+        cls, folder: Path, options: BackendOptions | None = None, *, tokenizer: Tokenizer | None = None
+    ) -> MlxBackend:
+        """Load the MLX model in ``folder`` for this device; ``tokenizer`` is the folder's, if it is loaded already.
 
         Raises:
             ModelError: the folder cannot be loaded, or the model cannot be run correctly.
@@ -106,9 +127,15 @@ class MlxBackend:
         options = options or BackendOptions()
         limit_cache()
         dequantize = device_name() == "cpu" if options.dequantize is None else options.dequantize
-        loaded = load_model(folder, dequantize=dequantize, dtype=options.dtype)
+        loaded = load_model(
+            folder,
+            dequantize=dequantize,
+            dtype=options.dtype,
+            adapter=options.adapter,
+            tokenizer=tokenizer,
+        )
         identity = ModelIdentity(folder.name, loaded.fingerprint, loaded.context_tokens, loaded.eos_ids)
-        backend = cls(loaded.module, identity, options)
+        backend = cls(loaded.module, identity, options, Verdicts(config.folder("cache") / "parity"))
         mx.clear_cache()
         return backend
 

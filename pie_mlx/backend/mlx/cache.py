@@ -208,8 +208,16 @@ class ArenaCache:
         return_array: bool = False,  # noqa: FBT001, FBT002 - mlx-lm's own signature
         window_size: int | None = None,
     ) -> object:
-        """Return the step's mask for this layer's window, or for the one that is asked for."""
+        """Return the step's mask for this layer's window, or for the one that is asked for.
+
+        Raises:
+            ValueError: the model asks for more than its own cache would keep.
+        """
         window = window_size or self.window
+        if window is not None and self.window is not None and window > self.window:
+            raise ValueError(
+                f"it attends to {window} tokens but keeps {self.window}, so what it says depends on how a prompt is cut"
+            )
         if self.running.form is Form.GROUPED:
             return MaskToken(window)
         return self.running.mask_for_model(window, as_array=return_array)

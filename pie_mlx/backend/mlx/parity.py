@@ -18,7 +18,7 @@ from pie_mlx.backend.mlx.cache import Form
 from pie_mlx.backend.mlx.forward import Forward
 from pie_mlx.backend.mlx.layout import own_caches
 from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, plan_step
-from pie_mlx.backend.mlx.probe import ModelShape
+from pie_mlx.backend.mlx.probe import MODEL_FAULTS, ModelShape
 from pie_mlx.backend.mlx.state import RowState
 from pie_mlx.errors import UnsupportedModel
 from pie_mlx.ids import ContextId
@@ -32,7 +32,6 @@ _STEPS = 2
 _NUM_SLOTS = 64
 _TOLERANCE = {4: 0.01, 2: 0.06}
 """By bytes of the logits' dtype: largest difference, relative to the largest logit."""
-_FAILURES = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, AssertionError)
 
 
 def choose_form(
@@ -45,19 +44,22 @@ def choose_form(
     """
     sequences = _sequences(shape.vocab_size)
     expected = np.stack([_expected(forward.module, sequence, at) for at, sequence in enumerate(sequences)])
+    if not np.isfinite(expected).all():
+        raise UnsupportedModel(model, "with mlx-lm itself its logits are not numbers: the weights are damaged")
     reasons: list[str] = []
     for form in forms:
         forward.form = form
         try:
             got = _logits(forward, Arena(shape.layers, _NUM_SLOTS), settings, sequences)
-        except _FAILURES as error:
+        except MODEL_FAULTS as error:
             reasons.append(f"{form.value}: {type(error).__name__}: {error}")
             continue
         error_size = relative_error(got, expected)
         if error_size <= _TOLERANCE[min(4, shape.dtype.size)]:
             return form, _notice(model, reasons) if form is Form.SINGLE else None
         reasons.append(f"{form.value}: logits differ by {error_size:.2g}")
-    raise UnsupportedModel(model, "its logits over paged K/V are not those of mlx-lm (" + "; ".join(reasons) + ")")
+    # The last form is the most compatible: what fails there is the model's own trouble.
+    raise UnsupportedModel(model, f"its logits over paged K/V are not those of mlx-lm ({reasons[-1]})")
 
 
 def _notice(model: str, reasons: Sequence[str]) -> str:

@@ -10,6 +10,10 @@ from mlx import nn
 from pie_mlx.backend.mlx.arena import LayerShape
 from pie_mlx.backend.mlx.layout import KVLeaf, Layout, StateLeaf
 from pie_mlx.backend.mlx.state import StateBatch, StateCache
+from pie_mlx.errors import UnsupportedModel
+
+MODEL_FAULTS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, AssertionError)
+"""What the code of a model raises when it meets a device, a cache or a shape that it was not written for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,20 @@ class ModelShape:
         return sum(layer.bytes_per_slot for layer in self.layers if layer is not None)
 
 
-def probe_shape(module: nn.Module, layout: Layout) -> ModelShape:
+def probe_shape(module: nn.Module, layout: Layout, model: str) -> ModelShape:
+    """Run one token.
+
+    Raises:
+        UnsupportedModel: the model cannot run on this device, or asks for more than the caches of its kind give.
+    """
+    try:
+        return _probe(module, layout)
+    except MODEL_FAULTS as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UnsupportedModel(model, f"it cannot run a token here: {type(error).__name__}: {reason}") from error
+
+
+def _probe(module: nn.Module, layout: Layout) -> ModelShape:
     """Run one token; raise whatever the model raises."""
     recorders: list[_ShapeRecorder] = []
     states: list[StateCache] = []

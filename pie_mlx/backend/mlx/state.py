@@ -8,7 +8,6 @@ states have equal shapes: a state that grows at first (a short convolution befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
@@ -41,36 +40,39 @@ class StateBatch:
         return sum(array.nbytes for array in self.arrays()) // self.num_rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RowState:
-    """One context's state: a row of a batch."""
+    """One context's state: a row of a batch. It never changes; only where it lies may."""
 
-    batch: StateBatch
-    row: int
+    __slots__ = ("batch", "row")
 
-    def alone(self) -> RowState:
-        """Return the same state without the other rows of its batch, which it would keep in memory."""
-        if self.batch.num_rows == 1:
-            return self
-        return RowState(StateBatch(_take(self.batch, [self.row]), 1), 0)
+    def __init__(self, batch: StateBatch, row: int) -> None:
+        """Take row ``row`` of ``batch``."""
+        self.batch = batch
+        self.row = row
+
+    def settle(self) -> None:
+        """Move into a batch of its own: a state that is kept would keep the whole batch in memory."""
+        if self.batch.num_rows > 1:
+            self.batch, self.row = StateBatch(_take(self.batch, [self.row]), 1), 0
 
 
 def stack(states: Sequence[RowState]) -> Entries:
     """Return the states, all of one signature, as the rows of one batch; the arrays are new handles."""
-    batch, rows = states[0].batch, [state.row for state in states]
-    if any(state.batch is not batch for state in states):
-        pairs = [(state.batch.entries, state.row) for state in states]
-        return tuple(
-            tuple(
-                None if array is None else mx.concatenate([of[e][a][row : row + 1] for of, row in pairs])  # type: ignore[index]
-                for a, array in enumerate(entry)
-            )
-            for e, entry in enumerate(batch.entries)
-        )
-    if rows != list(range(batch.num_rows)):
-        return _take(batch, rows)
-    # A model may assign to a part of an array, which changes the object it was handed.
-    return tuple(tuple(None if array is None else mx.array(array) for array in entry) for entry in batch.entries)
+    batch = states[0].batch
+    same = all(state.batch is batch for state in states)
+    if same and [state.row for state in states] == list(range(batch.num_rows)):
+        # A model may assign to a part of an array, which changes the object it was handed.
+        return tuple(tuple(None if array is None else mx.array(array) for array in entry) for entry in batch.entries)
+    for state in states:
+        state.settle()
+    every = [state.batch.entries for state in states]
+    return tuple(tuple(_join(arrays) for arrays in zip(*entry, strict=True)) for entry in zip(*every, strict=True))
+
+
+def _join(arrays: Sequence[mx.array | None]) -> mx.array | None:
+    """Concatenate one row from each state; all are None or none is."""
+    found = [array for array in arrays if array is not None]
+    return mx.concatenate(found) if found else None
 
 
 def _take(batch: StateBatch, rows: list[int]) -> Entries:

@@ -1,0 +1,72 @@
+"""The architectures that people use most give the tokens of mlx-lm through the engine; ``make families`` runs all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from pie_mlx.backend.mlx import state
+from pie_mlx.backend.mlx.cache import ArenaCache
+from tests.families.compare import Verdict, examine
+from tests.families.tiny import architectures, tiny_model
+
+MOST_USED = (
+    "cohere2", "deepseek_v3", "falcon_h1", "gemma2", "gemma3", "gemma3n", "glm4_moe", "gpt_oss", "granitemoehybrid",
+    "lfm2", "llama", "llama4", "mamba2", "minimax_m3_vl", "ministral3", "mixtral", "nemotron_h", "phi3", "qwen2",
+    "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOST_USED)
+def test_the_tokens_are_those_of_mlx_lm(name: str) -> None:
+    """A ragged batch, its forks, labels and a truncation agree with mlx-lm's own caches."""
+    finding = examine(name)
+    assert (finding.verdict, finding.why) == (Verdict.WORKS, "")
+
+
+def test_every_architecture_has_a_tiny_model() -> None:
+    """A new version of mlx-lm brings architectures: the table must know them."""
+    assert len(architectures()) > 120
+    for name in ("bailing_moe_v3", "kimi_k3", "rwkv7", "talkie"):
+        module, config = tiny_model(name)
+        assert config["model_type"] == name
+        assert isinstance(module, nn.Module)
+
+
+def test_the_comparison_sees_a_window_that_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token too many in a sliding layer is found, though the check at load is too short to see it."""
+    original = ArenaCache.make_mask
+
+    def wider(cache: ArenaCache, *args: Any, **kwargs: Any) -> object:
+        if cache.window is not None:
+            cache.window, kwargs["window_size"] = cache.window + 1, None
+        return original(cache, *args, **kwargs)
+
+    monkeypatch.setattr(ArenaCache, "make_mask", wider)
+    assert examine("gpt_oss").verdict is Verdict.DIFFERS
+
+
+def test_the_comparison_sees_a_state_of_another_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States that are handed to the wrong rows are found, at load already or in the run."""
+    original = state.stack
+    monkeypatch.setattr("pie_mlx.backend.mlx.forward.stack", lambda states: original(list(reversed(states))))
+    assert examine("qwen3_next").verdict in {Verdict.DIFFERS, Verdict.REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("deepseek_v41", "LayerCache, which cannot be kept in pages"),
+        ("plamo3", "depends on how a prompt is cut"),
+        ("phi3small", "its text is wrong"),
+    ],
+)
+def test_what_cannot_be_run_rightly_is_refused_with_its_reason(name: str, reason: str) -> None:
+    """Nothing is quietly wrong."""
+    finding = examine(name)
+    assert finding.verdict is Verdict.REFUSED
+    assert reason in finding.why
+    assert mx.get_active_memory() >= 0
