@@ -62,6 +62,6 @@ def open_folder(folder: Path, settings: EngineSettings | None = None) -> Engine:
     def make_backend() -> Backend:
         from pie_mlx.backend.mlx.backend import MlxBackend
 
-        return MlxBackend.load(folder)
+        return MlxBackend.load(folder, tokenizer=tokenizer)
 
     return Engine.start(make_backend, settings, tokenizer)

@@ -47,7 +47,8 @@ def choose_pool(facts: BackendFacts, settings: EngineSettings, available_bytes: 
     Raises:
         NotEnoughMemory: the size asked for, or any sensible one, does not fit what is free.
     """
-    page_bytes = facts.kv_bytes_per_token * settings.page_size
+    # A model of recurrent layers alone keeps nothing a token: its pages only count positions.
+    page_bytes = max(1, facts.kv_bytes_per_token * settings.page_size)
     if settings.pool_pages is not None or settings.pool_memory_bytes is not None:
         asked = settings.pool_pages or (settings.pool_memory_bytes or 0) // page_bytes
         size = PoolSize(asked, page_bytes, "as asked")
@@ -59,7 +60,8 @@ def choose_pool(facts: BackendFacts, settings: EngineSettings, available_bytes: 
     wanted = min(4 * facts.context_tokens, max(AUTO_TOKENS, facts.context_tokens)) // settings.page_size
     if available_bytes is None:
         return PoolSize(wanted, page_bytes, "four contexts; this system does not say what memory is free")
-    usable = int(max(0, available_bytes - RESERVE_BYTES) * AUTO_SHARE)
+    states = 2 * facts.state_bytes * settings.max_batch
+    usable = int(max(0, available_bytes - RESERVE_BYTES - states) * AUTO_SHARE)
     fitting = usable // page_bytes
     least = -(-min(SENSIBLE_TOKENS, facts.context_tokens) // settings.page_size)
     if fitting < least:

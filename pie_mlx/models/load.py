@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pie_mlx.errors import InvalidParameter, ModelCorrupt, UnsupportedModel
+from pie_mlx.models.adapter import apply_adapter, check_adapter
 from pie_mlx.models.folder import (
     Json,
     check_weights,
@@ -47,7 +48,14 @@ class LoadedModel:
     """Of the activations."""
 
 
-def load_model(folder: Path, *, dequantize: bool = False, dtype: str | None = None) -> LoadedModel:
+def load_model(
+    folder: Path,
+    *,
+    dequantize: bool = False,
+    dtype: str | None = None,
+    adapter: Path | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> LoadedModel:
     """Load the MLX model in ``folder``.
 
     Args:
@@ -55,6 +63,8 @@ def load_model(folder: Path, *, dequantize: bool = False, dtype: str | None = No
         dequantize: Turn every quantized layer and every 16-bit float into float32: on the CPU backend
             those run 10 to 50 times slower.
         dtype: Cast the floats to this dtype; None keeps the model's own (float32 with ``dequantize``).
+        adapter: A folder with a low-rank adapter for this model; it changes the fingerprint.
+        tokenizer: The folder's tokenizer, if it is loaded already.
 
     Raises:
         ModelNotFound: there is no such folder.
@@ -69,8 +79,11 @@ def load_model(folder: Path, *, dequantize: bool = False, dtype: str | None = No
     check_model_type(folder.name, config)
     weights = check_weights(folder)
     require_tokenizer(folder)
-    tokenizer = Tokenizer.from_folder(folder)
+    adapted = "" if adapter is None else f"-{check_adapter(adapter)}"
+    tokenizer = tokenizer or Tokenizer.from_folder(folder)
     module, full_config = _load_module(folder)
+    if adapter is not None:
+        module = apply_adapter(module, adapter)
     precision = dtype or ("float32" if dequantize else None)
     module = _set_precision(module, precision, dequantize=dequantize)
     used = _activation_dtype(module)
@@ -78,7 +91,7 @@ def load_model(folder: Path, *, dequantize: bool = False, dtype: str | None = No
         module=module,
         config=full_config,
         tokenizer=tokenizer,
-        fingerprint=f"{fingerprint(folder, weights)}-{used}{'-dequantized' if dequantize else ''}",
+        fingerprint=f"{fingerprint(folder, weights)}{adapted}-{used}{'-dequantized' if dequantize else ''}",
         context_tokens=context_tokens(folder.name, {**_module_args(module), **config}, _tokenizer_config(folder)),
         eos_ids=tokenizer.eos_ids | eos_ids(full_config),
         dtype=used,

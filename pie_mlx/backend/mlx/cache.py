@@ -38,9 +38,11 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerToken:
-    """Stands for the K or V of a layer."""
+    """Stands for the K or V of a layer; a model may hand it to another layer, without the cache it came from."""
 
     layer: int
+    window: int | None
+    running: ForwardPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class ArenaCache:
     def keys_and_values(self) -> tuple[object, object]:
         """Return K and V of all tokens: tokens in the grouped form, else arrays ``[1, heads, keys, dim]``."""
         if self.running.form is Form.GROUPED:
-            token = LayerToken(self.layer)
+            token = LayerToken(self.layer, self.window, self.running)
             return token, token
         return self.running.fetch(self.layer, None, 0)
 
@@ -269,15 +271,15 @@ def attend_step(args: AttentionArgs, cache: object) -> mx.array | None:
     Raises:
         TypeError: a model made a mask of its own for the grouped form.
     """
-    if not isinstance(cache, ArenaCache):
-        return None
     keys, values, mask = args.keys, args.values, args.mask
-    running = cache.running
     if isinstance(keys, LayerToken):
         if mask is not None and not isinstance(mask, MaskToken):
             raise TypeError(f"a mask of type {type(mask).__name__} does not fit the grouped form")
-        window = cache.window if mask is None else mask.window
-        return running.attend(args.queries, keys.layer, window, args.scale, args.sinks)
+        window = mask.window if mask is not None else cache.window if isinstance(cache, ArenaCache) else keys.window
+        return keys.running.attend(args.queries, keys.layer, window, args.scale, args.sinks)
+    if not isinstance(cache, ArenaCache):
+        return None
+    running = cache.running
     if not isinstance(keys, mx.array) or not isinstance(values, mx.array) or running.is_sequence:
         return None
     if keys.shape[0] != 1 or not isinstance(mask, mx.array):

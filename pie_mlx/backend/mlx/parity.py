@@ -52,7 +52,8 @@ def choose_form(
         try:
             got = _logits(forward, Arena(shape.layers, _NUM_SLOTS), settings, sequences)
         except MODEL_FAULTS as error:
-            reasons.append(f"{form.value}: {type(error).__name__}: {error}")
+            what = (str(error).strip().splitlines() or [""])[0]
+            reasons.append(f"{form.value}: {type(error).__name__}: {what}")
             continue
         error_size = relative_error(got, expected)
         if error_size <= _TOLERANCE[min(4, shape.dtype.size)]:
