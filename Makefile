@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 CODE = pie_mlx cli tui tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check types lint format bench families clean
+.PHONY: help setup demo test check types lint format bench families contention seed-regression clean
 
 help: ## Show this list
 	@echo 'usage: make TARGET'
@@ -65,6 +65,13 @@ bench: $(STAMP) ## Measure against mlx-lm on this machine
 
 families: $(STAMP) ## Compare every architecture with mlx-lm; write docs/models.md
 	@"$(BIN)/python" scripts/families.py
+
+contention: $(STAMP) ## A million operations under pressure, and the scenarios; a few minutes
+	@"$(BIN)/pytest" tests/contention tests/engine/test_faults.py
+	@"$(BIN)/python" tests/contention/soak.py
+
+seed-regression: $(STAMP) ## One search in pools of 64, 40, 24 and 6 pages on the starter model; five minutes
+	@"$(BIN)/python" scripts/seed_regression.py
 
 clean: ## Remove the environment, caches and builds (not the pulled models)
 	rm -rf "$(VENV)" build dist .cache .coverage htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
