@@ -120,7 +120,12 @@ class Transcript(VerticalScroll, can_focus=True):
     def _keep_end(self) -> None:
         """Keep the end in sight for a reader who is there, once the sizes are known."""
         if self._sticks:
-            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
+            self.call_after_refresh(self._show_end)
+
+    def _show_end(self) -> None:
+        """Go to the end, unless the reader has scrolled up since that was wished."""
+        if self._sticks:
+            self.scroll_end(animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stay at the end from now on, or no longer."""
