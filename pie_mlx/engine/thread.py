@@ -90,8 +90,16 @@ class EngineThread:
             books.listeners.emit(EngineEnded(None))
 
     def _load(self, make_backend: Callable[[], Backend]) -> None:
-        """Make backend, pool and core."""
+        """Make backend, pool and core; a backend for which there is no pool is closed again."""
         self._backend = backend = make_backend()
+        try:
+            self._enter(backend)
+        except BaseException:
+            backend.close()
+            raise
+
+    def _enter(self, backend: Backend) -> None:
+        """Make pool and core for a backend."""
         facts, settings = backend.facts, self._settings
         pool = PagePool(self._pool_sizer(facts, settings), settings.page_size)
         backend.allocate(pool.num_pages, pool.page_size)

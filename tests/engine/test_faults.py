@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pie_mlx.backend.fake import FakeBackend
-from pie_mlx.engine import Engine
-from pie_mlx.errors import Cancelled, DeviceFailed, PieError
+from pie_mlx.engine import Engine, EngineSettings
+from pie_mlx.errors import Cancelled, DeviceFailed, NotEnoughMemory, PieError
 from pie_mlx.events import RequestEnded, StepDone
 
 StartEngine = Callable[..., Engine]
@@ -133,3 +133,16 @@ def test_hang_at_a_step_is_a_device_failure_for_all(start: StartEngine, answer: 
         assert not engine.is_alive
         assert_once_each(engine, list(events.drain()))
     backend.faults.release.set()
+
+
+def test_a_backend_without_a_pool_is_closed() -> None:
+    """A pool that does not fit ends the start with its error, and the model does not stay in memory."""
+    device = FakeBackend()
+    device.allocate(4, 16)
+
+    def refuse(*_: object) -> int:
+        raise NotEnoughMemory("the pool", 2, 1)
+
+    with pytest.raises(NotEnoughMemory):
+        Engine.start(lambda: device, EngineSettings(), pool_sizer=refuse)
+    assert device.memory()["arena"] == 0

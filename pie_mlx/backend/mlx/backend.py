@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,9 +124,19 @@ class MlxBackend:
         Raises:
             ModelError: the folder cannot be loaded, or the model cannot be run correctly.
         """
+        try:
+            return cls._load(folder, options or BackendOptions(), tokenizer)
+        except BaseException as error:
+            _forget(error)
+            mx.clear_cache()
+            _leave_thread()
+            raise
+
+    @classmethod
+    def _load(cls, folder: Path, options: BackendOptions, tokenizer: Tokenizer | None) -> MlxBackend:
+        """Load; what fails leaves the weights to its caller to forget."""
         from pie_mlx.models.load import load_model
 
-        options = options or BackendOptions()
         limit_cache()
         dequantize = device_name() == "cpu" if options.dequantize is None else options.dequantize
         loaded = load_model(
@@ -236,11 +248,27 @@ class MlxBackend:
         self._arena = None
         del self._forward
         mx.clear_cache()
-        mx.synchronize()
-        # A stream that outlives its thread aborts the process at exit, now and then (mlx 0.32.4, CPU); the main
-        # thread never ends before, and other models may still run on its stream.
-        if threading.current_thread() is not threading.main_thread():
-            mx.clear_streams()
+        _leave_thread()
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of what the frames of an error hold: a refused model's weights would stay as long as the error."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
+    gc.collect()  # modules and their parts refer to each other
+
+
+def _leave_thread() -> None:
+    """Take this thread's MLX streams down, unless it is the main thread.
+
+    A stream that outlives its thread aborts the process at exit, now and then (mlx 0.32.4, CPU); the main thread
+    never ends before, and other models may still run on its stream.
+    """
+    mx.synchronize()
+    if threading.current_thread() is not threading.main_thread():
+        mx.clear_streams()
 
 
 def _with_states(outcomes: list[Outcome], plan: StepPlan, result: PassResult) -> list[Outcome]:
