@@ -1,4 +1,4 @@
-"""The rotary scaling of a llama-type GGUF file, as the config of an MLX model writes it."""
+"""The rotary scaling of a GGUF file, as the config of an MLX model writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOW, _HIGH, _ORIGINAL = 1.0, 4.0, 8192
 """Of the one recipe that is published with such factors, Llama 3.1's."""
 
 
-def rope_scaling(header: GGUFHeader, *, head_dim: int, base: float) -> dict[str, Any] | None:
+def rope_scaling(header: GGUFHeader, architecture: str, *, head_dim: int, base: float) -> dict[str, Any] | None:
     """Return the ``rope_scaling`` the file asks for, or None.
 
     Raises:
@@ -24,25 +24,24 @@ def rope_scaling(header: GGUFHeader, *, head_dim: int, base: float) -> dict[str,
         ModelCorrupt: it names a scaling without its numbers.
     """
     model, metadata = str(header.path), header.metadata
-    partial = metadata.get("llama.rope.dimension_count", head_dim)
-    if partial != head_dim:
-        raise UnsupportedModel(model, f"only {partial} of {head_dim} dimensions are rotated")
-    kind = metadata.get("llama.rope.scaling.type", "none")
+    kind = metadata.get(f"{architecture}.rope.scaling.type", "none")
     if ROPE_FACTORS in header.tensors:
         if kind != "none":
             raise UnsupportedModel(model, f"it has both rotary factors and the scaling {kind!r}")
         return _llama3(model, read_factors(header), head_dim=head_dim, base=base)
     if kind == "none":
         return None
-    factor = metadata.get("llama.rope.scaling.factor")
+    factor = metadata.get(f"{architecture}.rope.scaling.factor")
     if not isinstance(factor, float) or not math.isfinite(factor) or factor <= 0:
-        raise ModelCorrupt(model, f"llama.rope.scaling.factor is {factor!r}, not a number above 0")
+        raise ModelCorrupt(model, f"{architecture}.rope.scaling.factor is {factor!r}, not a number above 0")
     if kind == "linear":
         return {"type": "linear", "factor": factor}
     if kind == "yarn":
-        original = metadata.get("llama.rope.scaling.original_context_length")
+        original = metadata.get(f"{architecture}.rope.scaling.original_context_length")
         if not isinstance(original, int):
-            raise ModelCorrupt(model, f"llama.rope.scaling.original_context_length is {original!r}, not a number")
+            raise ModelCorrupt(
+                model, f"{architecture}.rope.scaling.original_context_length is {original!r}, not a number"
+            )
         return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     raise UnsupportedModel(model, f"its rotary scaling is {kind!r}; linear and yarn are read")
 

@@ -1,4 +1,4 @@
-"""Rebuild a byte-level BPE tokenizer from a GGUF file's metadata, as the JSON of a fast tokenizer.
+"""Rebuild a tokenizer from a GGUF file's metadata, as the JSON of a fast tokenizer.
 
 ``tokenizer.ggml.pre`` names how text is cut into words before merging. Only kinds whose cutting rule is
 known exactly are rebuilt: a wrong rule gives a model that runs and answers badly, which no test of the
@@ -14,6 +14,7 @@ from typing import Any
 
 from pie_mlx.errors import ModelCorrupt, TokenizerMissing, UnsupportedModel
 from pie_mlx.models.gguf_header import GGUFHeader, Value
+from pie_mlx.models.gguf_pieces import SPACE, pieces_decoder, pieces_model, pieces_normalizer
 
 Json = dict[str, Any]
 
@@ -113,43 +114,101 @@ def rebuild_tokenizer(header: GGUFHeader) -> RebuiltTokenizer:
 
     Raises:
         TokenizerMissing: the file holds no tokens.
-        UnsupportedModel: the tokenizer is not byte-level BPE, or its word rule is not known.
+        UnsupportedModel: the tokenizer is of another kind, or its word rule is not known.
         ModelCorrupt: its lists contradict each other.
     """
     model = str(header.path)
     keys = _TokenizerKeys(model, header.metadata)
-    rule = _word_rule(model, keys)
-    tokens, merges = keys.texts("tokens"), keys.texts("merges")
-    types = keys.types(len(tokens))
+    kind = keys.text("model")
+    if kind is None:
+        raise TokenizerMissing(model, "the file holds no tokenizer (tokenizer.ggml.model is missing)")
+    tokens = keys.texts("tokens") if kind in _KINDS else []
+    types = keys.types(len(tokens)) if kind in _KINDS else []
     if len(set(tokens)) != len(tokens):
         raise ModelCorrupt(model, "the tokenizer lists a token twice")
+    if kind == "gpt2":
+        parts = _byte_level_parts(keys, tokens, _word_rule(model, keys))
+    elif kind == "llama":
+        parts = _piece_parts(model, keys, tokens, types)
+    else:
+        raise UnsupportedModel(
+            model,
+            f"its tokenizer is of the kind {kind!r}; byte-level BPE ('gpt2') and SentencePiece BPE ('llama') are read",
+            "choose the MLX form of this model (pie-mlx models)",
+        )
     added = _added_tokens(tokens, types)
     bos_id = keys.token_id("bos_token_id", len(tokens))
     eos_ids = _eos_ids(keys, tokens, types)
-    add_bos = keys.flag("add_bos_token", default=rule.whole_words_first) and bos_id is not None
+    add_bos = keys.flag("add_bos_token", default=parts.add_bos) and bos_id is not None
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        "normalizer": None if rule.normalizer is None else {"type": rule.normalizer},
-        "pre_tokenizer": rule.pre_tokenizer(),
+        "normalizer": parts.normalizer,
+        "pre_tokenizer": parts.pre_tokenizer,
         "post_processor": _bos_first(tokens[bos_id], bos_id) if add_bos and bos_id is not None else None,
-        "decoder": byte_level(use_regex=True),
-        "model": _bpe(tokens, merges, ignore_merges=rule.whole_words_first),
+        "decoder": parts.decoder,
+        "model": parts.model,
     }
     config = _tokenizer_config(keys, tokens, added, {"bos": bos_id, "eos": eos_ids[0] if eos_ids else None})
     config["add_bos_token"] = add_bos
     return RebuiltTokenizer(document, config, eos_ids, bos_id, len(tokens))
 
 
+_KINDS = frozenset({"gpt2", "llama"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a fast tokenizer that depend on its kind."""
+
+    model: Json
+    normalizer: Json | None
+    pre_tokenizer: Json | None
+    decoder: Json
+    add_bos: bool
+    """Whether files of the kind want the begin-of-sequence token where they do not say."""
+
+
+def _byte_level_parts(keys: _TokenizerKeys, tokens: Sequence[str], rule: WordRule) -> _Parts:
+    """Return the parts of a byte-level BPE."""
+    return _Parts(
+        model=_bpe(tokens, keys.texts("merges"), ignore_merges=rule.whole_words_first),
+        normalizer=None if rule.normalizer is None else {"type": rule.normalizer},
+        pre_tokenizer=rule.pre_tokenizer(),
+        decoder=byte_level(use_regex=True),
+        add_bos=rule.whole_words_first,
+    )
+
+
+def _piece_parts(model: str, keys: _TokenizerKeys, tokens: Sequence[str], types: Sequence[int]) -> _Parts:
+    """Return the parts of a SentencePiece BPE."""
+    scores = keys.reals("scores", len(tokens))
+    unknown = keys.token_id("unknown_token_id", len(tokens))
+    if unknown is None:
+        unknown = next((at for at, kind in enumerate(types) if kind == TokenType.UNKNOWN), None)
+    num_bytes = sum(kind == TokenType.BYTE for kind in types)
+    if unknown is None or num_bytes != 256:
+        raise UnsupportedModel(model, f"its SentencePiece tokenizer has {num_bytes} of 256 byte pieces, or no unknown")
+    if keys.flag("remove_extra_whitespaces", default=False):
+        raise UnsupportedModel(model, "its SentencePiece tokenizer drops white space, which is not rebuilt here")
+    add_space = keys.flag("add_space_prefix", default=True)
+    own = [token for token, kind in zip(tokens, types, strict=True) if kind == TokenType.USER_DEFINED]
+    if add_space and any(SPACE in token for token in own):
+        raise UnsupportedModel(model, "its SentencePiece tokenizer has pieces of its own for spaces before words")
+    atomic = frozenset(at for at, kind in enumerate(types) if kind != TokenType.NORMAL)
+    return _Parts(
+        model=pieces_model(tokens, scores, atomic, tokens[unknown]),
+        normalizer=pieces_normalizer(add_space=add_space),
+        pre_tokenizer=None,
+        decoder=pieces_decoder(add_space=add_space),
+        add_bos=True,
+    )
+
+
 def _word_rule(model: str, keys: _TokenizerKeys) -> WordRule:
     """Return the word rule of the file, or refuse it."""
-    kind = keys.text("model")
-    if kind is None:
-        raise TokenizerMissing(model, "the file holds no tokenizer (tokenizer.ggml.model is missing)")
-    if kind != "gpt2":
-        raise UnsupportedModel(model, f"its tokenizer is of the kind {kind!r}; byte-level BPE ('gpt2') is read")
     pre = keys.text("pre")
     if pre is None or pre not in WORD_RULES:
         known = ", ".join(WORD_RULES)
@@ -192,6 +251,12 @@ class _TokenizerKeys:
             raise ModelCorrupt(self._model, f"tokenizer.ggml.{name} is {value!r}, but there are {num_tokens} tokens")
         return value
 
+    def reals(self, name: str, num_tokens: int) -> list[float]:
+        values = self._metadata.get(f"tokenizer.ggml.{name}")
+        if not isinstance(values, list) or len(values) != num_tokens:
+            raise ModelCorrupt(self._model, f"tokenizer.ggml.{name} does not list {num_tokens} numbers")
+        return [float(item) for item in values]
+
     def types(self, num_tokens: int) -> list[int]:
         values = self._metadata.get("tokenizer.ggml.token_type")
         if not isinstance(values, list) or len(values) != num_tokens:
@@ -201,10 +266,17 @@ class _TokenizerKeys:
 
 def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[Json]:
     """List the tokens that text is cut at before any merging."""
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False}
     atomic = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
     return [
-        {"id": index, "content": token, **plain, "special": kind != TokenType.USER_DEFINED}
+        {
+            "id": index,
+            "content": token,
+            **plain,
+            # A piece of spaces is looked for where the text's spaces have become the sign for them.
+            "normalized": kind == TokenType.USER_DEFINED and SPACE in token,
+            "special": kind != TokenType.USER_DEFINED,
+        }
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
         if kind in atomic
     ]

@@ -75,7 +75,11 @@ def examine(name: str) -> Finding:
     made: list[MlxBackend] = []
 
     def load() -> MlxBackend:
-        made.append(MlxBackend(module, identity))
+        try:
+            made.append(MlxBackend(module, identity))
+        except PieError:
+            mx.clear_streams()  # this thread ends now, and a stream that outlives it can abort the process
+            raise
         return made[0]
 
     settings = EngineSettings(pool_pages=80, page_size=8, prefill_chunk=11)

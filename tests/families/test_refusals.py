@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
+from pie_mlx.backend.mlx.backend import MlxBackend
+from pie_mlx.errors import UnsupportedModel
 from tests.families.tiny import VOCAB, tiny_model
 
 
@@ -65,3 +68,14 @@ def test_a_recurrent_model_runs_from_its_folder(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_a_refused_model_leaves_no_weights(tmp_path: Path) -> None:
+    """Its error can be kept and shown: the memory is free all the same."""
+    folder = _folder(tmp_path, "plamo3")
+    gc.collect()
+    before = mx.get_active_memory()
+    with pytest.raises(UnsupportedModel, match="depends on how a prompt is cut") as kept:
+        MlxBackend.load(folder)
+    assert kept.value.__traceback__ is not None
+    assert mx.get_active_memory() <= before

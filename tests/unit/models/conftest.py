@@ -121,7 +121,7 @@ def _text(value: str) -> bytes:
 
 
 def _value(value: object) -> bytes:
-    """Encode a metadata value: bool, int (u32), float (f32), text, or a list of ints or texts."""
+    """Encode a metadata value: bool, int (u32), float (f32), text, or a list of ints, floats or texts."""
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
     if isinstance(value, int):
@@ -133,6 +133,8 @@ def _value(value: object) -> bytes:
     assert isinstance(value, list)
     if value and isinstance(value[0], str):
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
+    if value and isinstance(value[0], float):
+        return struct.pack(f"<IIQ{len(value)}f", 9, 6, len(value), *value)
     return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
 
 
