@@ -13,7 +13,7 @@ from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave
 from pie_mlx.chat.status import read_status
 from pie_mlx.cli.chat.editor import Editor
 from pie_mlx.cli.chat.printer import ReplyPrinter
-from pie_mlx.errors import DeviceError, PieError
+from pie_mlx.errors import PieError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ class ChatLoop:
         """Talk until the user leaves.
 
         Raises:
-            DeviceError: the engine has ended.
+            PieError: the engine has ended, and why.
         """
         self._tell_notices()
         while not self._is_over:
@@ -74,9 +74,9 @@ class ChatLoop:
             interrupts.clear()
             try:
                 self._handle(line)
-            except DeviceError:
-                raise
             except PieError as error:
+                if not self._session.engine.is_alive:
+                    raise
                 self._report(error)
             self._tell_notices()
 

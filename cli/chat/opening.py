@@ -16,7 +16,7 @@ from pie_mlx.chat.session import ChatSession
 from pie_mlx.chat.settings import ChatSettings
 from pie_mlx.chat.store import SessionStore, default_path
 from pie_mlx.cli.options import model_name, open_engine, sampling_of
-from pie_mlx.cli.render import Stdout
+from pie_mlx.cli.render import Stdout, is_terminal
 from pie_mlx.errors import UsageError
 from pie_mlx.kv.snapshot import SnapshotStore
 
@@ -59,6 +59,8 @@ def run_piped(flags: ChatFlags, settings: config.Settings, *, given: SamplingFla
     from pie_mlx.cli.chat.piped import PipedChat, read_lines
 
     lines = read_lines(sys.stdin.buffer) if sys.stdin is not None else iter(())
+    if flags.once is None and is_terminal(sys.stdin):
+        stderr.note("each line is a message; Ctrl-D ends")
     if flags.once is not None:
         lines = iter([flags.once])
     first = next(lines, None)

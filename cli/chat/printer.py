@@ -38,7 +38,7 @@ class ReplyPrinter:
         """Show what is waited for, in place of nothing; it goes when the first piece comes."""
         if not self._is_waiting and not self._screen.has_tail:
             self._is_waiting = True
-            self._screen.append(text, style="dim")
+            self._show_line(text)
 
     def push(self, piece: ReplyPiece) -> None:
         """Show a piece."""
@@ -60,6 +60,11 @@ class ReplyPrinter:
         self._print(self._splitter.finish())
         self._screen.erase()
 
+    def _show_line(self, text: str) -> None:
+        """Show a line that will go again."""
+        self._screen.append(text, style="dim")
+        self._screen.show_held()
+
     def _end_waiting(self) -> None:
         if self._is_waiting:
             self._is_waiting = False
@@ -78,7 +83,7 @@ class ReplyPrinter:
         if now - self._folded_s >= _FOLD_EVERY_S:
             self._folded_s = now
             self._screen.erase()
-            self._screen.append(f"thinking: {self._num_words} words (Ctrl-C stops)", style="dim")
+            self._show_line(f"thinking: {self._num_words} words (Ctrl-C stops)")
 
     def _end_reasoning(self) -> None:
         """End the reasoning before the answer, or before nothing."""

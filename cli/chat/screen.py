@@ -2,13 +2,15 @@
 
 The tail is only ever appended to; it is erased once, when its final form is known. Lines are broken here, never by
 the terminal, and wide characters are counted at their widest, so the rows to erase are known whatever the terminal
-makes of an emoji. A tail that the screen could not hold, or that a resize has moved, stays as it is.
+makes of an emoji. A word is shown when it is whole, so that it need not be broken. A tail that the screen could not
+hold, or that a resize has moved, stays as it is.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from typing import TYPE_CHECKING, TextIO
 
 from pie_mlx.cli.clean import clean_text
@@ -21,6 +23,9 @@ _MIN_WIDTH = 8
 _TAB = "    "
 _WIDENING = "\ufe0f"
 """Asks for the wide form of the character before it."""
+_ANYWHERE = r"\u2e80-\ufdff\uff00-\uffdc\U00020000-\U0003ffff"
+_UNITS = re.compile(rf"\s|[{_ANYWHERE}]|[^\s{_ANYWHERE}]+")
+"""A white space, a character of a script that breaks anywhere, or a word."""
 
 
 class Screen:
@@ -35,7 +40,8 @@ class Screen:
         self._column = 0
         self._size = self.size()
         self._is_stuck = False
-        self._style = ""
+        self._held = ""
+        self._held_style = ""
 
     def _make_console(self) -> Console:
         """Return the console that renders; nothing in text is markup to it, and no style has a background."""
@@ -79,11 +85,14 @@ class Screen:
     def render(self, *renderables: RenderableType) -> None:
         """Write something finished, in one write together with the erasing of a tail before it."""
         self._console.width = self.size()[0] - 1
+        shown = [self._rendered(renderable) for renderable in renderables]
+        self._write(self._take_back() + "".join(f"{text}\n" for text in shown))
+
+    def _rendered(self, renderable: RenderableType) -> str:
+        """Return something as lines, without the empty ones that Rich puts around it."""
         with self._console.capture() as capture:
-            for renderable in renderables:
-                self._console.print(renderable)
-        lines = [line.rstrip(" ") for line in capture.get().split("\n")]
-        self._write(self._take_back() + "\n".join(lines))
+            self._console.print(renderable)
+        return "\n".join(line.rstrip(" ") for line in capture.get().split("\n")).strip("\n")
 
     def control(self, sequence: str) -> None:
         """Send a sequence of our own making, such as one for the clipboard."""
@@ -94,7 +103,7 @@ class Screen:
     @property
     def has_tail(self) -> bool:
         """Whether there is a tail."""
-        return self._row > 0 or self._column > 0
+        return self._row > 0 or self._column > 0 or self._held != ""
 
     @property
     def is_stuck(self) -> bool:
@@ -110,16 +119,34 @@ class Screen:
         if not self.has_tail:
             self._size = self.size()
             self._is_stuck = False
-        self._write(self._styled(self._broken(clean_text(text)), style))
+        units = _UNITS.findall(self._held + clean_text(text).replace("\t", _TAB))
+        width = self.size()[0] - 1
+        # A last word may go on in the next piece; one as long as half a row is not waited for.
+        is_whole = units[-1].isspace() or columns_of(units[-1]) > width // 2
+        self._held, self._held_style = ("" if is_whole else units.pop()), style
+        self._place(units, width, style)
+
+    def show_held(self) -> None:
+        """Show the last word of the tail, although it may go on."""
+        if self._held:
+            held, self._held = self._held, ""
+            self._place([held], self.size()[0] - 1, self._held_style)
+
+    def _place(self, units: list[str], width: int, style: str) -> None:
+        """Write words and white space, breaking rows between them."""
+        self._write(self._styled("".join(self._broken(unit, width) for unit in units), style))
         if self._row + 1 >= self._size[1]:
             self._is_stuck = True
 
     def erase(self) -> None:
         """Take the tail back; one that is stuck is only ended."""
+        if self.is_stuck:
+            self.show_held()
         self._write(self._take_back())
 
     def end_tail(self) -> None:
         """Keep the tail as finished text."""
+        self.show_held()
         if self.has_tail:
             self._write("\n" if self._column else "")
             self._forget()
@@ -137,18 +164,22 @@ class Screen:
 
     def _forget(self) -> None:
         self._row = self._column = 0
+        self._held = ""
         self._is_stuck = False
 
-    def _broken(self, text: str) -> str:
-        """Break text into rows that the terminal has no reason to break again, and follow the cursor."""
-        width = self.size()[0] - 1
+    def _broken(self, unit: str, width: int) -> str:
+        """Return one word or white space with the breaks that it needs in its row, and follow the cursor."""
+        if unit == "\n":
+            self._row, self._column = self._row + 1, 0
+            return "\n"
+        if unit == " " and self._column >= width:
+            return ""
         out: list[str] = []
-        for character in text.replace("\t", _TAB):
-            if character == "\n":
-                out.append("\n")
-                self._row, self._column = self._row + 1, 0
-                continue
-            columns = widest(character)
+        if self._column and self._column + columns_of(unit) > width >= columns_of(unit):
+            out.append("\n")
+            self._row, self._column = self._row + 1, 0
+        for character in unit:
+            columns = columns_of(character)
             if self._column + columns > width:
                 out.append("\n")
                 self._row, self._column = self._row + 1, 0
@@ -172,10 +203,13 @@ class Screen:
             self._stream.flush()
 
 
-def widest(character: str) -> int:
-    """Return the columns that a character takes in the terminal that gives it most."""
+def columns_of(text: str) -> int:
+    """Return the columns that a text takes in the terminal that gives it most."""
     from wcwidth import wcwidth
 
-    if character == _WIDENING or "\U0001f1e6" <= character <= "\U0001f1ff":
-        return 2
-    return max(wcwidth(character), 0)
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if character == _WIDENING or "\U0001f1e6" <= character <= "\U0001f1ff" else max(wcwidth(character), 0)
+        for character in text
+    )

@@ -17,6 +17,8 @@ from pie_mlx.models.reasoning import ReasoningSplitter, SplitText
 
 INTERRUPTED = "cancelled"
 """The finish reason of a reply that its reader stopped."""
+SAME_REPLY = "at temperature 0 the reply stays the same: /set temperature 0.7"
+"""What the user should know when a whole greedy reply is generated again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pie_mlx.chat.attachments import Attachment
 from pie_mlx.chat.conversation import Conversation
 from pie_mlx.chat.errors import ReplyRunning
 from pie_mlx.chat.prompt import PromptMaker, Room, TurnEnds, turn_ends
-from pie_mlx.chat.reply import Reply, ending_notices
+from pie_mlx.chat.reply import SAME_REPLY, Reply, ending_notices
 from pie_mlx.chat.saving import restore_branch, save_branch
 from pie_mlx.chat.settings import ChatSettings
 from pie_mlx.chat.store import SessionFacts, SessionStore
@@ -57,14 +57,12 @@ class ChatSession:
         self.snapshots = snapshots
         self.settings = facts.settings
         self.system = facts.system
-        self.attachments: list[Attachment] = []
-        """Files that go with the next message."""
+        self.attachments: list[Attachment] = []  # files that go with the next message
         self._open_model = open_model
         self._reply: Reply | None = None
         self._saved_s = 0.0
         self._is_save_broken = False
-        self.last: Completion | None = None
-        """The figures of the last reply."""
+        self.last: Completion | None = None  # the figures of the last reply
         self._notices: list[str] = []
         self._take_engine(engine)
         self._enter(facts)
@@ -215,8 +213,11 @@ class ChatSession:
     def retry(self) -> Reply:
         """Generate the last reply again; the old one stays on a branch of its own. Errors as for :meth:`send`."""
         self.check_idle()
-        message, _ = self.conversation.tree.last_exchange()
-        return self._generate(message)
+        message, old = self.conversation.tree.last_exchange()
+        reply = self._generate(message)
+        if not old.is_partial and self.settings.sampling(0).is_greedy:
+            self._notices.append(SAME_REPLY)
+        return reply
 
     def edit(self, text: str) -> Reply:
         """Say the last message in another way; the old one stays on a branch of its own. Errors as for :meth:`send`."""

@@ -40,12 +40,13 @@ class Status:
         return tuple(parts)
 
     def line(self, width: int | None = None) -> str:
-        """Return the line; parts that do not fit into ``width`` columns are left out, from the end."""
+        """Return the line; what does not fit into ``width`` columns is left out from the end, at last the model."""
         parts = list(self.parts)
+        if width is not None and len(" · ".join(parts[:2])) > width:
+            return parts[1][:width]
         while width is not None and len(parts) > 1 and len(" · ".join(parts)) > width:
             parts.pop()
-        text = " · ".join(parts)
-        return text if width is None else text[:width]
+        return " · ".join(parts)
 
 
 def read_status(session: ChatSession) -> Status:

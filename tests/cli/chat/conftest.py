@@ -24,13 +24,25 @@ _SCRIPTED = Path(__file__).parents[2] / "engine" / "chat" / "scripted.py"
 _PATIENCE_S = 60.0
 
 
+class _Answering(pyte.HistoryScreen):
+    """An emulated screen with its history, which answers when it is asked where its cursor is."""
+
+    def __init__(self, answer: Callable[[str], None], columns: int, rows: int) -> None:
+        super().__init__(columns, rows, history=5000, ratio=1)
+        self._answer_with = answer
+
+    def write_process_input(self, data: str) -> None:
+        """Type the answer."""
+        self._answer_with(data)
+
+
 class Terminal:
     """A program in a pty. ``text`` is all it wrote, ``screen`` what is to be seen now."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], *, columns: int, rows: int) -> None:
         """Start ``command``."""
         self.raw = b""
-        self.screen = pyte.HistoryScreen(columns, rows, history=5000, ratio=1)
+        self.screen = _Answering(self.send, columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self._master, slave = pty.openpty()
         self._set_size(columns, rows)
@@ -59,8 +71,9 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def read(self, seconds: float = 0.05) -> None:
-        """Take in what the program wrote."""
-        while select.select([self._master], [], [], seconds)[0]:
+        """Take in what the program writes within ``seconds``."""
+        until = time.monotonic() + seconds
+        while select.select([self._master], [], [], max(0.0, until - time.monotonic()))[0]:
             try:
                 chunk = os.read(self._master, 65536)
             except OSError:
@@ -69,6 +82,8 @@ class Terminal:
                 return
             self.raw += chunk
             self._stream.feed(chunk)
+            if time.monotonic() > until:
+                return
 
     def wait_for(self, ready: Callable[[], bool], what: str) -> None:
         """Read until ``ready``."""
@@ -98,13 +113,10 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Send a message and wait for the next prompt."""
-        before = self._echoes(text)
-        self.send(text + "\r")
-        self.wait_for(lambda: self._echoes(text) > before and self._is_asking(), "prompt after the reply")
-
-    def _echoes(self, text: str) -> int:
-        """Count the lines that end with a prompt mark and ``text``."""
-        return sum(line.endswith(f"> {text}") for line in self.lines())
+        self.send(text)
+        self.wait_for(lambda: not self._is_asking(), "echo of the message")
+        self.send("\r")
+        self.prompt()
 
     def lines(self) -> list[str]:
         """Return every line, those scrolled away too."""
@@ -114,6 +126,11 @@ class Terminal:
     def text(self) -> str:
         """Return all lines as one text."""
         return "\n".join(self.lines())
+
+    def modes(self) -> list[int]:
+        """Return the terminal's local modes: whether it echoes, edits lines and makes signals."""
+        flags = termios.tcgetattr(self._master)[3]
+        return [flags & mode for mode in (termios.ECHO, termios.ICANON, termios.ISIG)]
 
     def leave(self) -> int:
         """Press Ctrl-D and return the exit code."""
@@ -144,7 +161,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {
         **kept,
         "TERM": "xterm-256color",
-        "PROMPT_TOOLKIT_NO_CPR": "1",
         "PIE_MLX_STATE_DIR": str(tmp_path / "state"),
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -45,6 +46,7 @@ def main() -> None:
     scripted = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = scripted
     spec.loader.exec_module(scripted)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     pause = float(os.environ.get("FAKE_PAUSE_S", "0.001"))
     prefill = float(os.environ.get("FAKE_PREFILL_S", "0"))
     engine = scripted.start_engine(answer, pause_s=pause, prefill_pause_s=prefill, prefill_chunk=64)

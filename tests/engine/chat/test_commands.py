@@ -281,7 +281,8 @@ def test_the_status_line_has_all_parts_and_fits_a_width(session: ChatSession, sa
         assert part in line
     for width in (80, 40, 20, 5):
         assert len(status.line(width)) <= width
-    assert status.line(20).startswith("scripted")
+    assert status.line(20).startswith("ctx ")
+    assert status.line(40).startswith("scripted · ctx ")
 
 
 def test_quit_leaves(session: ChatSession) -> None:

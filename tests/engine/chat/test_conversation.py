@@ -85,7 +85,9 @@ def test_retry_prefills_one_token_and_keeps_the_old_reply(session: ChatSession, 
     assert session.path()[-1].id != old.id
     assert session.conversation.tree.branches["main.2"] == old.id
     assert session.conversation.contexts["main.2"].num_tokens == held
-    assert any("main.2" in notice for notice in session.take_notices())
+    notices = session.take_notices()
+    assert any("main.2" in notice for notice in notices)
+    assert any("temperature 0" in notice for notice in notices)
 
 
 def test_edit_keeps_the_old_message_on_a_branch(session: ChatSession, say: Say) -> None:
