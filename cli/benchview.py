@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _HALF = 8
 """Cells on each side of 1×; each doubling takes two."""
+_BAR_HEAD = f"{'behind ':>{_HALF}}│{' ahead':<{_HALF}}"
 _MARKS = {"faster": "▲", "slower": "▼", "within noise": "·", "one trial, no verdict": "?"}
 
 
@@ -48,7 +49,7 @@ def show_report(stdout: Stdout, report: Mapping[str, Any], *, explain: bool) -> 
     for suite in dict.fromkeys(row["suite"] for row in report["rows"]):
         rows = [row for row in report["rows"] if row["suite"] == suite]
         stdout.line()
-        header = (suite, "pie-mlx", "baseline", "ratio", "½× 1× 2×".center(2 * _HALF + 1), "K/V", "K/V baseline")
+        header = (suite, "pie-mlx", "baseline", "ratio", _BAR_HEAD, "K/V", "K/V baseline")
         stdout.table(header, map(_cells, rows), right=(1, 2, 3, 5, 6))
         if explain:
             stdout.line()

@@ -61,7 +61,7 @@ def _head(report: Mapping[str, Any]) -> str:
     rival = f"beside {settings['baseline']} {versions.get('mlx-lm') or ''}" if settings["baseline"] else "alone"
     shown = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
-        ("device", f"{machine['device']} ({machine['dtype']})"),
+        ("device", f"{machine['device']} ({machine['dtype']}{', ' + machine['blas'] if machine.get('blas') else ''})"),
         ("reads", f"{_bytes(machine['read_bytes_per_s'])}/s measured"),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("trials", f"{settings['trials']}, interleaved, {settings['warm_ups_dropped']} warm-up dropped"),

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pie_mlx import __version__, platform
+from pie_mlx import __version__
 from pie_mlx.bench.energy import why_unreadable
 from pie_mlx.bench.setting import BenchSetting
 from pie_mlx.errors import Fact
@@ -18,8 +18,7 @@ _PACKAGES = ("mlx", "mlx-lm", "numpy", "tokenizers")
 
 def machine_facts(setting: BenchSetting) -> dict[str, Fact]:
     """Describe the machine as it is now, what else it does included."""
-    found = platform.prepare()
-    facts = setting.engine.facts
+    found, facts = setting.platform, setting.engine.facts
     return {
         "system": f"{found.system} {system.release()}",
         "machine": found.machine,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pie_mlx import platform
 from pie_mlx.bench import baseline
 from pie_mlx.bench.endless import EndlessBackend, twin
 from pie_mlx.bench.explain import choice
@@ -17,6 +16,7 @@ from pie_mlx.bench.report import Trials
 from pie_mlx.engine import Engine, EngineSettings
 from pie_mlx.errors import Fact
 from pie_mlx.models.tokenizer import Tokenizer
+from pie_mlx.platform import PlatformFacts, prepare
 
 LONGEST_TRIAL_S = 6 * 3600.0
 """A trial over this is given up: a tree of prompts with a large model takes its time on a slow machine."""
@@ -62,6 +62,8 @@ class BenchSetting:
     """Bytes that the device reads in a second, as measured just now."""
     weight_bytes: int
     """Bytes of weights that every step reads."""
+    platform: PlatformFacts
+    """The machine, as it was before MLX was imported."""
     meter: DevicePeak = field(repr=False)
 
     @property
@@ -116,7 +118,7 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
         ModelError: the folder's model cannot be run.
         NotEnoughMemory: the pool does not fit this machine.
     """
-    platform.prepare()
+    found = prepare()
     from pie_mlx.models.tokenizer import load_tokenizer
 
     encoder = load_tokenizer(folder)
@@ -139,5 +141,6 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
             options=options,
             bandwidth=engine.run_errand(baseline.read_bandwidth),
             weight_bytes=engine.run_errand(lambda: baseline.step_bytes(module)),
+            platform=found,
             meter=DevicePeak(engine),
         )

@@ -25,7 +25,7 @@ _NAMES = {"prompts": "mlx-lm, every node a prompt", "copies": "mlx-lm, copied pr
 def cases(*, quick: bool) -> list[Case]:
     """Return the suite's cases: each shape against each of the two ways to do without an engine."""
     return [
-        Case("tot", f"{shape.name}; {rival}", partial(_measure, shape=shape, rival=rival))
+        Case("tot", f"{rival}: {shape.name}", partial(_measure, shape=shape, rival=rival))
         for shape in (QUICK if quick else FULL)
         for rival in _NAMES
     ]
@@ -74,7 +74,7 @@ def _row(
         **setting.attention(),
     }
     if theirs is None:
-        return Row("tot", f"{prompts.shape.name}; alone", "s", *taken, higher_is_better=False, facts=facts)
+        return Row("tot", f"alone: {prompts.shape.name}", "s", *taken, higher_is_better=False, facts=facts)
     facts |= {
         "baseline_nodes": theirs.num_nodes,
         "baseline_prefill_tokens": theirs.prefill_tokens,
@@ -83,7 +83,7 @@ def _row(
         "kv_ratio": mine.kv_bytes / theirs.kv_bytes,
         "label_error": _label_error(setting, prompts, mine),
     }
-    return Row("tot", f"{prompts.shape.name}; {rival}", "s", *taken, _NAMES[rival], higher_is_better=False, facts=facts)
+    return Row("tot", f"{rival}: {prompts.shape.name}", "s", *taken, _NAMES[rival], higher_is_better=False, facts=facts)
 
 
 def _label_error(setting: BenchSetting, prompts: SearchPrompts, run: Searched) -> float:

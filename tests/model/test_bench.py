@@ -14,7 +14,8 @@ from pie_mlx.bench.setting import BenchOptions, open_setting
 from pie_mlx.bench.suites import SUITES, run, select
 from pie_mlx.engine import EngineSettings
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+# The whole report is one fixture, and a busy machine takes minutes for it.
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
