@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 CODE = pie_mlx cli tui tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check types lint format bench families contention seed-regression clean
+.PHONY: help setup demo test check types lint format bench families contention drill seed-regression clean
 
 help: ## Show this list
 	@echo 'usage: make TARGET'
@@ -69,6 +69,9 @@ families: $(STAMP) ## Compare every architecture with mlx-lm; write docs/models.
 contention: $(STAMP) ## A million operations under pressure, and the scenarios; a few minutes
 	@"$(BIN)/pytest" tests/contention tests/engine/test_faults.py
 	@"$(BIN)/python" tests/contention/soak.py
+
+drill: $(STAMP) ## Sixteen HTTP clients on a small pool, a third of them leaving, for five minutes
+	@PIE_DRILL_S=300 "$(BIN)/pytest" tests/engine/server/test_drill.py --timeout 600
 
 seed-regression: $(STAMP) ## One search in pools of 64, 40, 24 and 6 pages on the starter model; five minutes
 	@"$(BIN)/python" scripts/seed_regression.py

@@ -23,7 +23,7 @@ PROGRAM = "pie-mlx"
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 
-TALK, THINK, MEASURE, MODELS, CONFIG = "Talk", "Think", "Measure", "Models", "Config"
+TALK, THINK, MEASURE, MODELS, SERVE, CONFIG = "Talk", "Think", "Measure", "Models", "Serve", "Config"
 
 
 app = typer.Typer(
@@ -98,6 +98,8 @@ def _register_all() -> None:
     snapshots = _add_group("snapshots", "Contexts saved with their K/V.", panel=MODELS)
     for name in ("ls", "rm"):
         _register(snapshots, name, f"snapshots:{name}")
+    _register(app, "serve", "serve:serve", panel=SERVE)
+    _register(app, "top", "top:top", panel=SERVE)
     _register(app, "doctor", "doctor:doctor", panel=CONFIG)
     config = _add_group("config", "Show and change settings.", panel=CONFIG)
     for name, function in (("show", "show"), ("path", "path"), ("set", "set_")):

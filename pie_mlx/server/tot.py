@@ -100,7 +100,11 @@ class _Running:
             await self._over
             raise
         finally:
-            del self._state.runs[self.run.name]
+            self._forget()
+
+    def _forget(self) -> None:
+        """Take the run out of those that can be steered; idempotent."""
+        self._state.runs.pop(self.run.name, None)
 
     def _work(self) -> None:
         """Run the search to its end; on a thread of the pool."""
@@ -169,6 +173,7 @@ class _Running:
         """Send the terminal event and end the stream."""
         if self._unread_limit:
             raise SlowReaderError(_MAX_UNREAD)
+        self._forget()
         assert finish is not None, "a run that has a result has told its finish"
         await exchange.event(finish.to_json(), name=finish.event)
         await exchange.end_stream(b"")

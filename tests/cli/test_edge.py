@@ -35,6 +35,14 @@ COMMANDS = (
     ("config", "path"),
     ("config", "set"),
     ("completion",),
+    ("chat",),
+    ("sessions", "ls"),
+    ("snapshots", "ls"),
+    ("tui",),
+    ("tot", "view"),
+    ("bench",),
+    ("serve",),
+    ("top",),
 )
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 
