@@ -41,7 +41,7 @@ SAMPLES: dict[str, object] = {
 CLASSES = [
     member
     for _name, member in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(member, PieError) and member.__module__ == errors.__name__
+    if issubclass(member, PieError) and member.__module__.startswith(f"{errors.__name__}.")
 ]
 
 
