@@ -70,8 +70,9 @@ contention: $(STAMP) ## A million operations under pressure, and the scenarios; 
 	@"$(BIN)/pytest" tests/contention tests/engine/test_faults.py
 	@"$(BIN)/python" tests/contention/soak.py
 
-drill: $(STAMP) ## Sixteen HTTP clients on a small pool, a third of them leaving, for five minutes
-	@PIE_DRILL_S=300 "$(BIN)/pytest" tests/engine/server/test_drill.py --timeout 600
+drill: $(STAMP) ## Sixteen HTTP clients on a small pool, a third of them leaving: ten minutes, then three on a model
+	@PIE_DRILL_S=600 "$(BIN)/pytest" tests/engine/server/test_drill.py --timeout 1200
+	@"$(BIN)/python" scripts/http_drill.py --seconds 180
 
 seed-regression: $(STAMP) ## One search in pools of 64, 40, 24 and 6 pages on the starter model; five minutes
 	@"$(BIN)/python" scripts/seed_regression.py
