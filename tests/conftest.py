@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,11 @@ _MACHINE_VARIABLES = ("PIE_MLX_CACHE_DIR", "PIE_MLX_BLAS")
 
 
 def pytest_configure() -> None:
-    """Load the fast BLAS before any test module imports MLX: it has no effect afterwards."""
+    """Load the fast BLAS before any test module imports MLX: it has no effect afterwards. Let Ctrl-C be pressed."""
     prepare()
+    # A shell starts its background jobs with SIGINT ignored, and their children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
