@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from pie_mlx.models.constrained import Constraint
 from pie_mlx.server.answers import Answering, check_size, new_id, respond, sampling_of
 from pie_mlx.server.bodies import ChatBody, Function, ToolChoice, read
-from pie_mlx.server.constrained import Constraint
+from pie_mlx.server.constrained import naming
 from pie_mlx.server.errors import BadRequestError, TooLargeError
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.generation import Ask, Usage
@@ -77,14 +78,17 @@ def _constraint(state: ServerState, body: ChatBody, functions: Sequence[Function
         raise BadRequestError("an answer cannot be both a call and a formatted text", "response_format")
     if must_call:
         chosen = [f for f in functions if not isinstance(choice, ToolChoice) or f.name == choice.function.name]
-        return state.grammars.of_tool_call(chosen, "tools")
+        with naming("tools"):
+            return state.grammars.of_tool_call([(f.name, f.parameters) for f in chosen])
     if wanted is None or not is_formatted:
         return None
     if wanted.type == "json_object":
-        return state.grammars.of_schema({"type": "object"}, "response_format")
+        with naming("response_format"):
+            return state.grammars.of_schema({"type": "object"})
     if wanted.json_schema is None:
         raise BadRequestError("there is no schema", "response_format.json_schema")
-    return state.grammars.of_schema(wanted.json_schema.schema_, "response_format.json_schema.schema")
+    with naming("response_format.json_schema.schema"):
+        return state.grammars.of_schema(wanted.json_schema.schema_)
 
 
 class ChatForm:

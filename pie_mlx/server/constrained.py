@@ -1,149 +1,25 @@
-"""Answers held to a grammar: the tokens that may come next, from llguidance where it is installed."""
+"""What cannot be held to a grammar, told as a fault of the request's field."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
-
-from pie_mlx.models.tokenizer import Tokenizer
+from pie_mlx.models.constrained import ConstraintUnavailable, SchemaError
 from pie_mlx.server.errors import BadRequestError, NotSupportedError
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
 
-    from pie_mlx.server.bodies import Function
+@contextmanager
+def naming(param: str) -> Iterator[None]:
+    """Name the field that asked for a grammar.
 
-# Without a fixed form, a small model may fill its whole budget with white space.
-_FORM: dict[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_LONGEST_SCHEMA = 256 << 10
-
-
-class Grammars:
-    """Makes constraints over one tokenizer; the tokenizer's trie is built once, when first asked for."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Keep the tokenizer."""
-        self._tokenizer = tokenizer
-        self._trie: LLTokenizer | None = None
-        self._lock = threading.Lock()
-
-    def of_schema(self, schema: dict[str, Any], param: str) -> Constraint:
-        """Return a constraint to JSON that a schema allows.
-
-        Raises:
-            BadRequestError: the schema is not one, or uses what cannot be held.
-            NotSupportedError: llguidance is not installed, or the model has no token that ends an answer.
-        """
-        trie = self._tokens(param)
-        from llguidance import LLMatcher
-
-        text = json.dumps(schema)
-        if len(text) > _LONGEST_SCHEMA:
-            raise BadRequestError(f"the schema is longer than {_LONGEST_SCHEMA} bytes", param)
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(text, defaults=_FORM)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise BadRequestError(f"the schema cannot be used: {error}"[:300], param) from error
-        return self._constraint(trie, grammar, param)
-
-    def of_tool_call(self, functions: Sequence[Function], param: str) -> Constraint:
-        """Return a constraint to exactly one call of one of ``functions``; errors as for :meth:`of_schema`."""
-        trie = self._tokens(param)
-        from llguidance import LLMatcher
-
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": f.name}, "arguments": f.parameters or {"type": "object"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for f in functions
-        ]
-        schema = {"x-guidance": _FORM, "anyOf": calls}
-        rule = f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {json.dumps(schema)}\n'
-        return self._constraint(trie, LLMatcher.grammar_from_lark(rule), param)
-
-    def _constraint(self, trie: LLTokenizer, grammar: str, param: str) -> Constraint:
-        """Compile a grammar."""
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(trie, grammar, log_level=0)
-        if matcher.is_error():
-            raise BadRequestError(f"the schema cannot be used: {matcher.get_error()}"[:300], param)
-        return Constraint(matcher, self._tokenizer.eos_ids)
-
-    def _tokens(self, param: str) -> LLTokenizer:
-        """Return the tokenizer in llguidance's form."""
-        with self._lock:
-            if self._trie is None:
-                self._trie = _build(self._tokenizer, param)
-            return self._trie
-
-
-class Constraint:
-    """One answer's way through a grammar; the engine asks it before and tells it after every token."""
-
-    def __init__(self, matcher: LLMatcher, end_ids: frozenset[int]) -> None:
-        """Start at the beginning of ``matcher``'s grammar."""
-        self._matcher = matcher
-        self._end_ids = sorted(end_ids)
-
-    def copy(self) -> Constraint:
-        """Return another one in the same place, for another answer."""
-        return Constraint(self._matcher.deep_copy(), frozenset(self._end_ids))
-
-    def allowed(self) -> Sequence[int]:
-        """Return the ids that may come next; behind a complete text only the end.
-
-        Raises:
-            BadRequestError: the grammar became too hard to follow.
-        """
-        if self._matcher.is_stopped():
-            self._check()
-            return self._end_ids
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
-        self._check()
-        ids: list[int] = np.flatnonzero(bits).tolist()
-        return ids or self._end_ids
-
-    def accept(self, token: int) -> None:
-        """Take note of the token that was drawn."""
-        self._matcher.consume_token(token)
-        self._check()
-
-    def _check(self) -> None:
-        """Raise what the grammar cannot follow."""
-        if self._matcher.is_error():
-            raise BadRequestError(f"the schema cannot be followed: {self._matcher.get_error()}"[:300])
-
-
-class _Tokens:
-    """A tokenizer as llguidance asks for one."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.eos_token_id = min(tokenizer.eos_ids)
-        self.bos_token_id = tokenizer.bos_id
-        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        # A token without text is a control token: it never stands inside a grammar's text.
-        self.special_token_ids = [token for token, text in enumerate(self.tokens) if not text]
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        """Encode text."""
-        return self._tokenizer.encode(text if isinstance(text, str) else text.decode("utf-8", "replace"))
-
-
-def _build(tokenizer: Tokenizer, param: str) -> LLTokenizer:
-    """Build the trie of a tokenizer's tokens."""
+    Raises:
+        BadRequestError: the schema in it is not one, or uses what cannot be held.
+        NotSupportedError: llguidance is not installed, or the model has no token that ends an answer.
+    """
     try:
-        from llguidance import LLTokenizer, TokenizerWrapper
-    except ImportError as error:
-        raise NotSupportedError("this needs the package llguidance, which is not installed here", param) from error
-    if not tokenizer.eos_ids:
-        raise NotSupportedError("this model has no token that ends an answer", param)
-    return LLTokenizer(TokenizerWrapper(_Tokens(tokenizer)), eos_token=sorted(tokenizer.eos_ids))
+        yield
+    except ConstraintUnavailable as error:
+        raise NotSupportedError(error.reason, param) from error
+    except SchemaError as error:
+        raise BadRequestError(error.reason, param) from error

@@ -10,9 +10,9 @@ from typing import Self
 
 from pie_mlx.engine import Completion, Context, Engine, Piece, Request
 from pie_mlx.errors import PieError
+from pie_mlx.models.constrained import Constraint
 from pie_mlx.sampling import Sampling, derive_seed
 from pie_mlx.server.bridge import Delivery, Inbox, Pump
-from pie_mlx.server.constrained import Constraint
 from pie_mlx.server.prompting import Prompt
 
 

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pie_mlx.engine import Engine
 from pie_mlx.errors import PieError, TokenizerMissing
+from pie_mlx.models.constrained import Grammars
 from pie_mlx.models.tokenizer import Tokenizer
 from pie_mlx.search.run import Run
 from pie_mlx.server.admission import Gate
 from pie_mlx.server.bridge import Pump
-from pie_mlx.server.constrained import Grammars
 from pie_mlx.server.errors import DrainingError, NoSuchModelError
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.metrics import Metrics
