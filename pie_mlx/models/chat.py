@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Protocol, TypedDict, TypeVar
 
 from pie_mlx.errors import TemplateError
 from pie_mlx.models.reasoning import ThinkMarkers, starts_in_thinking
@@ -24,11 +24,17 @@ _NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _FOLDED = "the model's chat template has no system role: the system text was put before the first user message"
 
 
+T = TypeVar("T")
+
+
 class Message(TypedDict):
-    """One turn of a conversation."""
+    """One turn of a conversation; calls and their results only for a template that takes tools."""
 
     role: str
     content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
 
 
 class Encode(Protocol):
@@ -48,6 +54,8 @@ class Conversation:
     thinking: bool | None = None
     """Whether the model may reason first; None leaves it to the template."""
     markers: ThinkMarkers | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Definitions of the tools that the model may call, as the protocol writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,8 @@ class ChatTemplate:
         self._model = model
         self._roles = dict(roles)
         self._template = _compile(model, source)
+        self.takes_tools = _takes_tools(source)
+        """Whether it tells the model of tools, and has a place for calls and their results."""
 
     @staticmethod
     def missing(model: str) -> TemplateError:
@@ -137,7 +147,7 @@ class ChatTemplate:
             **self._roles,
             "messages": [dict(message) for message in conversation.messages],
             "add_generation_prompt": conversation.add_generation_prompt,
-            "tools": None,
+            "tools": [dict(tool) for tool in conversation.tools] or None,
             "documents": None,
         }
         if conversation.thinking is not None:
@@ -173,7 +183,7 @@ class _Guard:
     """Breaks imitations of control tokens in contents, and finds them again in the rendered text."""
 
     def __init__(self, conversation: Conversation, controls: Collection[str]) -> None:
-        contents = "".join(message["content"] for message in conversation.messages)
+        contents = "".join(_texts([conversation.messages, conversation.tools]))
         self._breaker = next((sign for sign in _NONCHARACTERS if sign not in contents), "".join(_NONCHARACTERS))
         self._controls = tuple(sorted((text for text in controls if len(text) > 1), key=len, reverse=True))
         self._markers = conversation.markers
@@ -188,18 +198,32 @@ class _Guard:
 
         The model's own think markers stay whole in its own turns: templates look for them there.
         """
-        return replace(conversation, messages=tuple(self._guarded(message) for message in conversation.messages))
+        return replace(
+            conversation,
+            messages=tuple(self._guarded(message) for message in conversation.messages),
+            tools=self._broken_in(conversation.tools),
+        )
 
     def _guarded(self, message: Message) -> Message:
         own = self._markers.pair if self._markers is not None and message["role"] == "assistant" else ()
-        content = message["content"]
-        for text in self._controls:
-            if text in content and text not in own:
-                content = content.replace(text, self._broken(text))
         # The copy keeps keys beyond role and content: templates read tool calls and names.
-        guarded = message.copy()
-        guarded["content"] = content
+        guarded = self._broken_in(message)
+        guarded["role"] = message["role"]
+        guarded["content"] = self._broken_in(message["content"], own)
         return guarded
+
+    def _broken_in(self, value: T, own: Collection[str] = ()) -> T:
+        """Return a copy of nested JSON in which every imitation but ``own`` is broken, in keys too."""
+        broken: Any = value
+        if isinstance(value, str):
+            for text in self._controls:
+                if text in broken and text not in own:
+                    broken = broken.replace(text, self._broken(text))
+        elif isinstance(value, Mapping):
+            broken = {self._broken_in(key, own): self._broken_in(item, own) for key, item in value.items()}
+        elif isinstance(value, list | tuple):
+            broken = type(value)(self._broken_in(item, own) for item in value)
+        return broken  # type: ignore[no-any-return]
 
     def restore(self, text: str) -> str:
         """Return the rendered text as the user wrote it."""
@@ -220,6 +244,27 @@ class _Guard:
             ids += encode(self.restore(match[0]), special=False)
             at = match.end()
         return ids + encode(text[at:], special=True)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text in nested JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _texts(item)
+
+
+def _takes_tools(source: str) -> bool:
+    """Whether a template reads the variable ``tools``, earlier calls, and the role of their results."""
+    return all(
+        re.search(pattern, source)
+        for pattern in (r"\btools\b", r"\btool_calls\b", r"""["'](tool|tool_response|ipython)["']""")
+    )
 
 
 def _compile(model: str, source: str) -> Template:

@@ -20,6 +20,7 @@ from pie_mlx.models.byte_text import decoding_rule, sentencepiece_bytes
 from pie_mlx.models.chat import ChatTemplate, Conversation, Message, RenderedChat, read_template
 from pie_mlx.models.folder import Json, eos_ids, read_config, read_json, read_optional_json, require_tokenizer
 from pie_mlx.models.reasoning import ThinkMarkers, find_markers
+from pie_mlx.models.tool_calls import find_form
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
@@ -46,6 +47,8 @@ class Tokenizer:
         self._full = _build(model, document)
         template = read_template(config)
         self._markers = find_markers(self._has_token, template)
+        self.call_form = find_form(template or "")
+        """How the model writes tool calls."""
         self._bytes: dict[int, bytes] = {}
         self._controls = self._added.controls(template or "", end_ids)
         self._plain = self._plain_encoder()
@@ -147,10 +150,20 @@ class Tokenizer:
         """
         return list(self.chat(messages, add_generation_prompt=add_generation_prompt, thinking=thinking).ids)
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template tells the model of tools, and takes calls and their results as messages."""
+        return self.template is not None and self.template.takes_tools
+
     def chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> RenderedChat:
-        """Render as :meth:`render` does; return text, ids and notices too.
+        """Render as :meth:`render` does; return text, ids and notices too. ``tools`` go to the template as they are.
 
         Raises:
             TemplateError: as for :meth:`render`.
@@ -158,7 +171,11 @@ class Tokenizer:
         if self.template is None:
             raise ChatTemplate.missing(self.model)
         conversation = Conversation(
-            tuple(messages), add_generation_prompt=add_generation_prompt, thinking=thinking, markers=self._markers
+            tuple(messages),
+            add_generation_prompt=add_generation_prompt,
+            thinking=thinking,
+            markers=self._markers,
+            tools=tuple(tools),
         )
         return self.template.render(conversation, self._controls, self.encode)
 
@@ -183,8 +200,9 @@ class Tokenizer:
         return self._to_bytes(content) if self._to_bytes is sentencepiece_bytes else content.encode()
 
     def _is_shown(self, content: str) -> bool:
-        """Whether a control token is part of a think marker: a splitter must see those."""
-        return self._markers is not None and any(content in text for text in self._markers.texts)
+        """Whether a control token is part of a think marker or of a tool call: their splitters must see those."""
+        thinks = self._markers is not None and any(content in text for text in self._markers.texts)
+        return thinks or self.call_form.shows(content)
 
     def _plain_encoder(self) -> FastTokenizer:
         """Return an encoder to which control tokens are plain text; other added tokens stay whole.

@@ -7,14 +7,16 @@ import time
 from collections.abc import Sequence
 
 from pie_mlx.models.constrained import Constraint
+from pie_mlx.models.tool_calls import HERMES
 from pie_mlx.server.answers import Answering, check_size, new_id, respond, sampling_of
 from pie_mlx.server.bodies import ChatBody, Function, ToolChoice, read
 from pie_mlx.server.constrained import naming
 from pie_mlx.server.errors import BadRequestError, TooLargeError
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.generation import Ask, Usage
-from pie_mlx.server.prompting import Prompt, chat_prompt, offered_functions
+from pie_mlx.server.prompting import chat_prompt, offered_functions
 from pie_mlx.server.state import ServerState
+from pie_mlx.server.tools import CallSplitter
 from pie_mlx.server.writing import Delta, TokenLogprob, Writing
 
 
@@ -55,25 +57,38 @@ def _prepare(state: ServerState, body: ChatBody) -> Answering:
         constraint=constraint,
         name="chat",
     )
-    writings = tuple(_writing(state, body, prompt, functions) for _ in range(ask.num_choices))
+    writings = tuple(
+        Writing(
+            tokenizer,
+            starts_in_thinking=prompt.starts_in_thinking,
+            calls=_calls(state, body, functions),
+            wants_logprobs=bool(body.logprobs),
+        )
+        for _ in range(ask.num_choices)
+    )
     return Answering(ask, writings, ChatForm(state, wants_logprobs=bool(body.logprobs)), body)
 
 
-def _writing(state: ServerState, body: ChatBody, prompt: Prompt, functions: Sequence[Function]) -> Writing:
-    """Return the reader of one answer."""
-    return Writing(
-        state.tokenizer,
-        starts_in_thinking=prompt.starts_in_thinking,
-        functions=[function.name for function in functions],
-        wants_logprobs=bool(body.logprobs),
-    )
+def _calls(state: ServerState, body: ChatBody, functions: Sequence[Function]) -> CallSplitter | None:
+    """Return the reader of one answer's calls, None where there is nothing to call."""
+    if not functions:
+        return None
+    tokenizer = state.tokenizer
+    # The grammar of a call that must be made, and the text that tells tools to other templates, are Hermes'.
+    form = tokenizer.call_form if tokenizer.takes_tools and not _must_call(body) else HERMES
+    return CallSplitter(functions, form, max_calls=1 if body.parallel_tool_calls is False else None)
+
+
+def _must_call(body: ChatBody) -> bool:
+    """Whether the answer has to be a call."""
+    return body.tool_choice == "required" or isinstance(body.tool_choice, ToolChoice)
 
 
 def _constraint(state: ServerState, body: ChatBody, functions: Sequence[Function]) -> Constraint | None:
     """Return what the answer is held to, None where it is free."""
     wanted, choice = body.response_format, body.tool_choice
     is_formatted = wanted is not None and wanted.type != "text"
-    must_call = choice == "required" or isinstance(choice, ToolChoice)
+    must_call = _must_call(body)
     if is_formatted and must_call:
         raise BadRequestError("an answer cannot be both a call and a formatted text", "response_format")
     if must_call:

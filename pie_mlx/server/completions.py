@@ -42,8 +42,7 @@ def _prepare(state: ServerState, body: CompletionBody) -> Answering:
         name="completion",
     )
     writings = tuple(
-        Writing(state.tokenizer, starts_in_thinking=False, functions=None, wants_logprobs=wants_logprobs)
-        for _ in range(ask.num_choices)
+        Writing(state.tokenizer, is_chat=False, wants_logprobs=wants_logprobs) for _ in range(ask.num_choices)
     )
     return Answering(ask, writings, CompletionForm(state, wants_logprobs=wants_logprobs), body)
 

@@ -1,15 +1,20 @@
-"""From a body to tokens: messages through the chat template, with tools and earlier calls told as text."""
+"""From a body to tokens: messages through the chat template, which tells tools and calls where it can."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pie_mlx.models.tokenizer import Message, Tokenizer
-from pie_mlx.server.bodies import ChatBody, ChatMessage, CompletionBody, Function, ToolChoice
+from pie_mlx.server.bodies import CalledTool, ChatBody, ChatMessage, CompletionBody, Function, ToolChoice
 from pie_mlx.server.errors import BadRequestError, TooLargeError
 from pie_mlx.server.settings import ServerSettings
-from pie_mlx.server.tools import calls_text, tools_text
+from pie_mlx.server.tools import calls_text, definition, tools_text
+
+_CALL_ID_LENGTH = 9
+"""Templates of Mistral's models refuse ids of calls that are longer or shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,10 @@ def chat_prompt(
     Raises:
         TemplateError: the model has no chat template, or it refuses the messages.
     """
+    if tokenizer.takes_tools:
+        tools = [definition(function) for function in functions]
+        chat = tokenizer.chat(_native(body.messages), thinking=thinking, tools=tools)
+        return Prompt(chat.ids, chat.starts_in_thinking)
     messages = [_plain(message) for message in body.messages]
     if functions:
         text = tools_text(functions)
@@ -55,6 +64,37 @@ def chat_prompt(
             messages.insert(0, {"role": "system", "content": text})
     chat = tokenizer.chat(messages, thinking=thinking)
     return Prompt(chat.ids, chat.starts_in_thinking)
+
+
+def _native(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Return messages for a template that takes calls and results; a result has its function's name."""
+    names = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
+    native: list[Message] = []
+    for message in messages:
+        turn: Message = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
+        if message.tool_calls:
+            turn["tool_calls"] = [_native_call(call) for call in message.tool_calls]
+        if message.role == "tool" and message.tool_call_id is not None:
+            turn["tool_call_id"] = _short(message.tool_call_id)
+            turn["name"] = names.get(message.tool_call_id, "")
+        native.append(turn)
+    return native
+
+
+def _native_call(call: CalledTool) -> dict[str, object]:
+    """Return an earlier call as templates read it: arguments are an object, not its JSON."""
+    try:
+        arguments: object = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": _short(call.id or ""), "type": "function", "function": function}
+
+
+def _short(call_id: str) -> str:
+    """Return a call's id in the length that every template takes."""
+    is_short = len(call_id) == _CALL_ID_LENGTH and call_id.isalnum()
+    return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:_CALL_ID_LENGTH]
 
 
 def _plain(message: ChatMessage) -> Message:

@@ -1,8 +1,8 @@
-"""Tools: how they are told to the model, and how its calls are read out of its text.
+"""Tools: how they are told to a model whose template has no place for them, and how calls are read out of its text.
 
-The form is Hermes': the tools stand as JSON in the system text, and a call is ``<tool_call>`` around
-``{"name": …, "arguments": {…}}``; an answer that is such an object and nothing else is a call too. What cannot be read
-as a call of a known tool stays text.
+Where the template takes tools, it tells them, and the model's calls have the form that the template writes. Otherwise
+the form is Hermes': the tools stand as JSON in the system text. In every form an answer that is a call as JSON and
+nothing else is a call too. What cannot be read as a call of a known tool stays text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pie_mlx.models.reasoning import held_back
+from pie_mlx.models.tool_calls import HERMES, CallForm, RawCall, Tool
 from pie_mlx.server.bodies import CalledTool, Function
-
-START, END = "<tool_call>", "</tool_call>"
 
 _PREAMBLE = """\
 # Tools
@@ -51,12 +50,14 @@ class ToolCall:
         return call if index is None else {"index": index, **call}
 
 
+def definition(function: Function) -> dict[str, object]:
+    """Return a function as templates expect a tool."""
+    return {"type": "function", "function": function.model_dump(exclude_none=True)}
+
+
 def tools_text(functions: Sequence[Function]) -> str:
     """Return the system text that tells the model its tools."""
-    tools = [
-        json.dumps({"type": "function", "function": f.model_dump(exclude_none=True)}, ensure_ascii=False)
-        for f in functions
-    ]
+    tools = [json.dumps(definition(function), ensure_ascii=False) for function in functions]
     return _PREAMBLE.format(tools="\n".join(tools))
 
 
@@ -84,9 +85,12 @@ class SplitCalls:
 class CallSplitter:
     """Splits streamed text into text and calls; a marker may arrive in any number of pieces."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Look for calls of the functions ``names``."""
-        self._names = frozenset(names)
+    def __init__(self, functions: Sequence[Function], form: CallForm = HERMES, *, max_calls: int | None = None) -> None:
+        """Look for calls of ``functions``; calls beyond ``max_calls`` are dropped."""
+        self._names = frozenset(function.name for function in functions)
+        self._tools: list[Tool] = [definition(function) for function in functions]
+        self._form = form
+        self._left = max_calls
         self._held = ""
         self._has_spoken = False
 
@@ -99,19 +103,21 @@ class CallSplitter:
         return self._split(self._held, final=True)
 
     def _split(self, text: str, *, final: bool) -> SplitCalls:
+        start, end_marker = self._form.start, self._form.end
         self._held = ""
         plain: list[str] = []
         calls: list[ToolCall] = []
-        while (at := text.find(START)) >= 0:
-            end = text.find(END, at)
+        while (at := text.find(start)) >= 0:
+            end = text.find(end_marker, at + len(start)) if end_marker else -1
             if end < 0 and not final:
                 break
-            close = len(text) if end < 0 else end + len(END)
-            found = self._read(text[at + len(START) : close].removesuffix(END))
+            stop = len(text) if end < 0 else end
+            close = len(text) if end < 0 else end + len(end_marker)
+            found = self._known(self._form.read(text[at + len(start) : stop], self._tools))
             plain.append(text[:at] if found else text[:close])
             calls += found
             text = text[close:]
-        keep = len(text) - at if at >= 0 else 0 if final else held_back(text, (START,))
+        keep = len(text) - at if at >= 0 else 0 if final else held_back(text, (start,))
         plain.append(text[: len(text) - keep])
         self._held = text[len(text) - keep :]
         return self._tell("".join(plain), calls, final=final)
@@ -122,7 +128,7 @@ class CallSplitter:
             if not final:
                 self._held = text + self._held
                 return SplitCalls()
-            calls = self._read(text)
+            calls = self._known(HERMES.read(text, self._tools))
             text = "" if calls else text
         # The blank lines around a call belong to it.
         if not text.strip() and (calls or self._held or not self._has_spoken) and not (final and not calls):
@@ -130,23 +136,17 @@ class CallSplitter:
                 self._held = text + self._held
             text = ""
         self._has_spoken = self._has_spoken or bool(text.strip()) or bool(calls)
-        return SplitCalls(text, tuple(calls))
+        return SplitCalls(text, self._first(calls))
 
-    def _read(self, body: str) -> list[ToolCall]:
-        """Return the calls that a text is, none where it is not one or more calls of known functions."""
-        try:
-            parsed = json.loads(body)
-        except (ValueError, RecursionError):
+    def _known(self, raw: Sequence[RawCall]) -> list[ToolCall]:
+        """Return calls with ids of their own, none where one of them is of a function that is not known."""
+        if any(call.name not in self._names for call in raw):
             return []
-        found = parsed if isinstance(parsed, list) else [parsed]
-        calls = [call for item in found if (call := self._call(item)) is not None]
-        return calls if len(calls) == len(found) else []
+        return [ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments) for call in raw]
 
-    def _call(self, item: object) -> ToolCall | None:
-        """Return a parsed object as a call of a known function, None where it is not one."""
-        name = item.get("name") if isinstance(item, dict) else None
-        if not isinstance(item, dict) or not isinstance(name, str) or name not in self._names:
-            return None
-        arguments = item.get("arguments", item.get("parameters", {}))
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(f"call_{secrets.token_hex(12)}", name, text)
+    def _first(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        """Return as many calls as may still be made."""
+        taken = tuple(calls if self._left is None else calls[: self._left])
+        if self._left is not None:
+            self._left -= len(taken)
+        return taken

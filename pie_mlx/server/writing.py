@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pie_mlx.engine import Completion, Piece
@@ -45,12 +44,17 @@ class Writing:
     """One answer: deliveries in, deltas out; :attr:`whole` is all of it."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, starts_in_thinking: bool, functions: Sequence[str] | None, wants_logprobs: bool
+        self,
+        tokenizer: Tokenizer,
+        *,
+        wants_logprobs: bool,
+        is_chat: bool = True,
+        starts_in_thinking: bool = False,
+        calls: CallSplitter | None = None,
     ) -> None:
-        """Begin an answer; ``functions`` None reads neither calls nor reasoning (a raw completion)."""
-        is_chat = functions is not None
+        """Begin an answer, whose calls ``calls`` reads; what is no chat (a raw completion) has no reasoning either."""
         self._reasoning = ReasoningSplitter(tokenizer.markers if is_chat else None, thinking=starts_in_thinking)
-        self._calls = CallSplitter(functions) if functions else None
+        self._calls = calls
         self._wants_logprobs = wants_logprobs
         self.whole = Delta()
         self.finish_reason: str | None = None

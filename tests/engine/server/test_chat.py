@@ -222,6 +222,53 @@ def test_tool_results_and_earlier_calls_reach_the_model(serve: Any) -> None:
     assert response.json()["usage"]["prompt_tokens"] > 300
 
 
+TOOLS_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>\n<function={{ call.function.name }}>"
+    "{% for key, value in call.function.arguments.items() %}<parameter={{ key }}>{{ value }}</parameter>{% endfor %}"
+    "</function></tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if messages[-1].role == 'tool' %}[result]{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_that_takes_tools_gets_them(serve: Any, backend: Any, tokenizer_of: Any) -> None:
+    """Definitions, calls and results go through the template, and calls are read in the family's own form."""
+    reply = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
+    server = serve(backend=backend(reply=reply), tokenizer=tokenizer_of(TOOLS_TEMPLATE), logs_prompts=True)
+    first = server.chat(tools=[WEATHER], max_tokens=200).json()["choices"][0]
+    (call,) = first["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    messages = [
+        {"role": "user", "content": "hello"},
+        first["message"],
+        {"role": "tool", "tool_call_id": call["id"], "content": "rain"},
+    ]
+    body = {"messages": messages, "tools": [WEATHER], "max_tokens": 4}
+    answer = server.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    wanted = server.daemon.state.tokenizer.chat(
+        [
+            {"role": "user", "content": "hello"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Paris"}}}],
+            },
+            {"role": "tool", "content": "rain", "name": "weather"},
+        ],
+        tools=[WEATHER],
+    )
+    assert "weather\nrain" in wanted.text
+    assert answer.json()["usage"]["prompt_tokens"] == len(wanted.ids)
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        made = server.chat(tools=[WEATHER], tool_choice=choice, max_tokens=300).json()["choices"][0]
+        assert made["message"]["tool_calls"][0]["function"]["name"] == "weather"
+    none = server.chat(tools=[WEATHER], tool_choice="none", max_tokens=200).json()["choices"][0]
+    assert none["message"]["content"] == reply
+
+
 def test_a_model_without_a_template_says_so(serve: Any, tokenizer_of: Any) -> None:
     """Chat with a base model is a typed 400; a raw completion works."""
     server = serve(tokenizer=tokenizer_of(None))

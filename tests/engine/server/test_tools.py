@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pie_mlx.models.tool_calls import HERMES, CallForm
+from pie_mlx.server.bodies import Function
 from pie_mlx.server.tools import CallSplitter
+
+LOOK = Function(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
+CODER = CallForm("<tool_call>", "</tool_call>", "qwen3_coder")
+MISTRAL = CallForm("[TOOL_CALLS]", "", "mistral")
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "é<b>"}}\n</tool_call>'
 TEXTS = (
@@ -29,9 +35,11 @@ TEXTS = (
 )
 
 
-def split(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def split(
+    pieces: list[str], form: CallForm = HERMES, max_calls: int | None = None
+) -> tuple[str, list[tuple[str, str]]]:
     """Return the text and the calls of a stream."""
-    splitter = CallSplitter(["look"])
+    splitter = CallSplitter([LOOK], form, max_calls=max_calls)
     parts = [*(splitter.push(piece) for piece in pieces), splitter.finish()]
     calls = [(call.name, call.arguments) for part in parts for call in part.calls]
     return "".join(part.text for part in parts), calls
@@ -60,3 +68,27 @@ def test_calls_are_read_with_their_arguments() -> None:
     assert split([f"before {CALL} after"]) == ("before  after", [("look", arguments)])
     assert split([CALL[:-12]])[1] == [("look", arguments)]
     assert split(['{"name": "look", "parameters": {"x": 1}}']) == ("", [("look", '{"x": 1}')])
+
+
+@given(cut=st.integers(0, 60))
+def test_a_familys_own_form_is_read(cut: int) -> None:
+    """Types come from the tool's schema where the form has none; a form without an end takes all that follows."""
+    text = "Sure.<tool_call>\n<function=look>\n<parameter=at>\n5\n</parameter>\n</function>\n</tool_call>"
+    assert split([text[:cut], text[cut:]], CODER) == ("Sure.", [("look", '{"at": 5}')])
+    text = 'Sure.[TOOL_CALLS][{"name": "look", "arguments": {"at": 5}}, {"name": "look", "arguments": {"at": 6}}]'
+    assert split([text[:cut], text[cut:]], MISTRAL) == ("Sure.", [("look", '{"at": 5}'), ("look", '{"at": 6}')])
+
+
+@pytest.mark.parametrize("form", [HERMES, CODER, MISTRAL])
+def test_what_a_parser_cannot_read_stays_text(form: CallForm) -> None:
+    """A call of an unknown function, or no call at all, is not lost and raises nothing."""
+    for inside in ("", "{", "<function=launch></function>", '[{"name": 5}]', "launch[ARGS]{}", "[" * 5000):
+        text = f"{form.start}{inside}{form.end}"
+        assert split([text], form) == (text, [])
+
+
+def test_calls_that_must_not_be_parallel() -> None:
+    """Where one call is allowed, the first is taken."""
+    both = CALL + CALL.replace("é", "e")
+    assert len(split([both])[1]) == 2
+    assert split([both], max_calls=1)[1] == [("look", json.dumps({"at": "é<b>"}, ensure_ascii=False))]
