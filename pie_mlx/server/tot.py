@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Self, cast
 
 from pie_mlx.errors import Fact, InvalidParameter, PieError
-from pie_mlx.search.node import NodeId
+from pie_mlx.search.node import ROOT, NodeId
 from pie_mlx.search.params import Json, SearchParams
 from pie_mlx.search.result import SearchResult
 from pie_mlx.search.run import Run
 from pie_mlx.search.tasks.base import Task
 from pie_mlx.search.tasks.registry import make_task
-from pie_mlx.search.trace_events import Event, Finished, TextAdded
+from pie_mlx.search.trace_events import Event, Finished, NodeStarted
 from pie_mlx.search.tree import parse_node_id
 from pie_mlx.server.answers import client_key, new_id
 from pie_mlx.server.bodies import SearchBody, SteeringBody, read
 from pie_mlx.server.bridge import Inbox
-from pie_mlx.server.errors import BadRequestError, DeadlineError, InternalError, NotFoundError, SlowReaderError
+from pie_mlx.server.errors import (
+    BadRequestError,
+    DeadlineError,
+    InternalError,
+    NotFoundError,
+    SlowReaderError,
+    body_of,
+)
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.logs import LOG, log_text
 from pie_mlx.server.state import ServerState
@@ -44,10 +52,13 @@ async def search(state: ServerState, exchange: Exchange) -> None:
     log_text(exchange, "question", task.question)
     timer = asyncio.get_running_loop().call_later(limit_s, exchange.abort, DeadlineError(limit_s))
     try:
-        async with state.search_gate.place(client_key(exchange, body.user)), _Running(state, task, params) as running:
+        async with (
+            state.search_gate.place(client_key(exchange, body.user)),
+            _Running(state, task, params, deltas=body.stream and body.deltas) as running,
+        ):
             exchange.notes["run"] = running.run.name
             if body.stream:
-                await running.stream(exchange, deltas=body.deltas)
+                await running.stream(exchange)
             else:
                 await exchange.answer({**await running.result(), "run": running.run.name})
     finally:
@@ -77,11 +88,11 @@ def _params(state: ServerState, body: SearchBody) -> SearchParams:
 class _Running:
     """A run on its threads, its events in an inbox; leaving it cancels the run and waits until its pages are free."""
 
-    def __init__(self, state: ServerState, task: Task[object], params: SearchParams) -> None:
+    def __init__(self, state: ServerState, task: Task[object], params: SearchParams, *, deltas: bool) -> None:
         self._state = state
         self._inbox: Inbox[_Item] = Inbox()
         self._unread_limit = False
-        self.run = Run(state.engine, task, params, listen=self._hear, name=new_id("tot"))
+        self.run = Run(state.engine, task, params, listen=self._hear, name=new_id("tot"), deltas=deltas)
         self._over: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -139,26 +150,46 @@ class _Running:
                         raise item.error
                     return item.to_json()
 
-    async def stream(self, exchange: Exchange, *, deltas: bool) -> None:
+    async def stream(self, exchange: Exchange) -> None:
         """Send the header and the events; ``finish`` is held until the run has given its pages back.
 
+        What fails before its first thought has no stream, so that the refusal has its own status.
+
         Raises:
-            PieError: the run broke down without a ``finish``.
+            PieError: the run was refused, or broke down without a ``finish``.
         """
+        items = await self._opening()
         await exchange.begin_stream()
         await exchange.event(self.run.header().to_json(), name="header")
         finish: Finished | None = None
         while True:
-            for item in await self._next(exchange):
+            for item in items:
                 if isinstance(item, Finished):
                     finish = item
                 elif isinstance(item, PieError):
                     raise item
                 elif isinstance(item, SearchResult):
-                    await self._finish(exchange, finish)
+                    await self._finish(exchange, finish, item.error)
                     return
-                elif deltas or not isinstance(item, TextAdded):
+                else:
                     await exchange.event(item.to_json(), name=item.event)
+            items = await self._next(exchange)
+
+    async def _opening(self) -> list[_Item]:
+        """Return what is told until the first thought begins, or until it takes longer than a stream may be silent.
+
+        Raises:
+            PieError: the run has ended with it.
+        """
+        opening: list[_Item] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._state.settings.heartbeat_s):
+                while not any(_is_work(item) for item in opening):
+                    opening += await self._inbox.take()
+        error = next((item.error for item in opening if isinstance(item, SearchResult)), None)
+        if error is not None and not any(isinstance(item, NodeStarted) and item.node != ROOT for item in opening):
+            raise error
+        return opening
 
     async def _next(self, exchange: Exchange) -> list[_Item]:
         """Return the next events; send a comment now and then while there are none."""
@@ -169,14 +200,20 @@ class _Running:
             except TimeoutError:
                 await exchange.comment()
 
-    async def _finish(self, exchange: Exchange, finish: Finished | None) -> None:
-        """Send the terminal event and end the stream."""
+    async def _finish(self, exchange: Exchange, finish: Finished | None, error: PieError | None) -> None:
+        """Send the terminal event, with the typed error of a run that failed, and end the stream."""
         if self._unread_limit:
             raise SlowReaderError(_MAX_UNREAD)
         self._forget()
         assert finish is not None, "a run that has a result has told its finish"
-        await exchange.event(finish.to_json(), name=finish.event)
+        failure = {} if error is None else {"failure": body_of(error)["error"]}
+        await exchange.event({**finish.to_json(), **failure}, name=finish.event)
         await exchange.end_stream(b"")
+
+
+def _is_work(item: _Item) -> bool:
+    """Whether an item says that a thought was begun, or that there will be none."""
+    return isinstance(item, SearchResult | PieError) or (isinstance(item, NodeStarted) and item.node != ROOT)
 
 
 async def steer(state: ServerState, exchange: Exchange) -> None:

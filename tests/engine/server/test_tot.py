@@ -51,6 +51,14 @@ def test_the_same_seed_gives_the_same_tree(serve: Any, events: Callable[..., Any
 def test_without_deltas_and_without_a_stream(serve: Any, events: Callable[..., Any]) -> None:
     """Pieces can be left out; a search that is not streamed answers with its result."""
     server = serve()
+    told = events(ask(server))
+    pieces: dict[str, str] = {}
+    for event in told:
+        if event.get("event") == "delta":
+            pieces[event["node"]] = pieces.get(event["node"], "") + event["text"]
+    assert pieces
+    done = {event["node"]: event.get("text") for event in told if event.get("event") == "node_done"}
+    assert pieces == {node: done[node] for node in pieces}
     assert not [event for event in events(ask(server, deltas=False)) if event.get("event") == "delta"]
     result = ask(server, stream=False).json()
     assert result["schema"] == "pie-mlx.tot-result/1"
@@ -58,14 +66,35 @@ def test_without_deltas_and_without_a_stream(serve: Any, events: Callable[..., A
     assert result["pages"]["free_after"] == result["pages"]["free_before"]
 
 
-def test_a_search_that_cannot_fit_is_typed(serve: Any, events: Callable[..., Any]) -> None:
-    """A pool too small for any path: the stream finishes as starved, the result is an error with its numbers."""
+def test_a_search_that_cannot_fit_is_refused_with_its_numbers(serve: Any) -> None:
+    """A pool too small for any path is a 400 that says need and total, streamed or not; other requests go on."""
     server = serve(pages=4)
-    assert events(ask(server))[-1]["reason"] == "starved"
-    whole = ask(server, stream=False)
-    assert whole.status_code in (400, 503)
-    assert whole.json()["error"]["detail"]["total_pages"] == 4
+    for stream in (True, False):
+        response = ask(server, stream=stream)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (400, "impossible")
+        assert error["detail"]["need_pages"] > error["detail"]["total_pages"] == 4
     assert server.chat("a", max_tokens=2).status_code == 200
+
+
+def test_a_search_that_starves_says_why(serve: Any, events: Callable[..., Any]) -> None:
+    """Where others hold the pages, the finish carries the typed error; without a stream it is a 503."""
+    server = serve(pages=24, engine={"stall_timeout_s": 0.3, "prefix_cache": False})
+    with server.engine.context(list(range(97, 107)) * 20, name="holder") as holder:
+        holder.prefill().result()
+        holder.pin()
+        told = events(ask(server))
+        whole = ask(server, stream=False)
+    assert [event.get("event") for event in told].count("finish") == 1
+    assert told[-1]["reason"] == "starved"
+    for error in (told[-1]["failure"], whole.json()["error"]):
+        assert error["code"] == "starved"
+        assert error["detail"]["total_pages"] == 24
+        assert error["detail"]["need_pages"] > error["detail"]["free_pages"]
+        assert "holder (context 1)" in [one["name"] for one in error["detail"]["holders"]]
+    assert whole.status_code == 503
+    assert int(whole.headers["retry-after"]) > 0
+    assert events(ask(server))[-1]["reason"] == "answer"
 
 
 @pytest.mark.parametrize(
