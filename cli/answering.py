@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pie_mlx.errors import Cancelled, Fact
+from pie_mlx.errors import Cancelled, Fact, PieError
 from pie_mlx.models.reasoning import ReasoningSplitter, SplitText
 from pie_mlx.sampling import Sampling, derive_seed
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.cli.render import Stdout
     from pie_mlx.engine import Completion, Context, Engine, Piece, Request
+    from pie_mlx.models.constrained import Constraint
     from pie_mlx.models.tokenizer import Message, Tokenizer
 
 SCHEMA = "pie-mlx.run/1"
@@ -32,6 +33,8 @@ class Ask:
     stop: tuple[str, ...] = ()
     num_answers: int = 1
     raw: bool = False
+    schema: Mapping[str, Any] | None = None
+    """A JSON Schema that each answer is held to."""
 
     def seed(self, index: int) -> int:
         """Return the seed of an answer: the first has the run's own, so it equals a run of one."""
@@ -58,6 +61,11 @@ class Answer:
     seed: int
     completion: Completion
     ended_in_thinking: bool
+
+
+def is_cut(answer: Answer) -> bool:
+    """Whether a limit ended an answer before the model did."""
+    return answer.finish_reason in ("length", "context_full")
 
 
 class Form(Protocol):
@@ -97,24 +105,43 @@ class Answerer:
         messages: list[Message] = [{"role": "user", "content": ask.prompt}]
         if ask.system:
             messages.insert(0, {"role": "system", "content": ask.system})
-        chat = self._tokenizer.chat(messages)
+        # What is held to a schema cannot reason first.
+        chat = self._tokenizer.chat(messages, thinking=None if ask.schema is None else False)
         return Prompt(chat.ids, chat.starts_in_thinking, chat.notices)
 
     def run(self, prompt: Prompt, form: Form) -> int:
-        """Give every answer out through ``form``; return the exit code, 130 after Ctrl-C.
+        """Give every answer out through ``form``; return the exit code.
+
+        It is 130 after Ctrl-C, and 1 where an answer that a schema holds was cut before its JSON was complete.
 
         Raises:
             PieError: a request failed; what came before it has been given out.
         """
         with ExitStack() as opened:
+            constraint = self._constraint()
             root = opened.enter_context(self._engine.context(prompt.tokens, name="prompt"))
             cached = self._prefill(root) if self._ask.num_answers > 1 else None
             contexts = [root] if cached is None else self._fork(root, opened)
-            requests = [self._submit(context, index) for index, context in enumerate(contexts)]
+            requests = [self._submit(context, index, constraint) for index, context in enumerate(contexts)]
             with _cancelling(requests):
                 answers = [self._follow(request, index, prompt, form) for index, request in enumerate(requests)]
             form.finish(self._summary(answers, prompt, cached))
-        return Cancelled.exit_code if any(answer.finish_reason == "cancelled" for answer in answers) else 0
+        if any(answer.finish_reason == "cancelled" for answer in answers):
+            return Cancelled.exit_code
+        return PieError.exit_code if constraint is not None and any(map(is_cut, answers)) else 0
+
+    def _constraint(self) -> Constraint | None:
+        """Return what each answer is held to.
+
+        Raises:
+            SchemaError: it uses what cannot be held.
+            ConstraintUnavailable: the model has no token that ends an answer.
+        """
+        if self._ask.schema is None:
+            return None
+        from pie_mlx.models.constrained import Grammars
+
+        return Grammars(self._tokenizer).of_schema(self._ask.schema)
 
     def _prefill(self, root: Context) -> int:
         """Compute the prompt once, before it is forked; return how much of it was there already."""
@@ -127,10 +154,14 @@ class Answerer:
         names = (f"answer {index + 1}" for index in range(self._ask.num_answers))
         return [opened.enter_context(root.fork(name=name)) for name in names]
 
-    def _submit(self, context: Context, index: int) -> Request:
-        """Ask for one answer."""
-        sampling = replace(self._ask.sampling, seed=self._ask.seed(index))
-        return context.submit(max_tokens=self._ask.max_tokens, sampling=sampling, stop=self._ask.stop)
+    def _submit(self, context: Context, index: int, constraint: Constraint | None) -> Request:
+        """Ask for one answer; each goes its own way through a constraint."""
+        return context.submit(
+            max_tokens=self._ask.max_tokens,
+            sampling=replace(self._ask.sampling, seed=self._ask.seed(index)),
+            stop=self._ask.stop,
+            constraint=None if constraint is None else constraint.copy(),
+        )
 
     def _follow(self, request: Request, index: int, prompt: Prompt, form: Form) -> Answer:
         """Give out one answer as it comes; Ctrl-C ends it and keeps what there is."""
@@ -272,6 +303,8 @@ class TextForm:
             self._stderr.note(f"no answer: all {spent} tokens went into reasoning; raise --max-tokens")
         elif answer.finish_reason == "context_full":
             self._stderr.note("the model's context is full: the answer ends here")
+        elif answer.finish_reason == "length" and self._stderr.is_terminal:
+            self._stderr.note(f"cut after {answer.completion.completion_tokens} tokens (--max-tokens)")
 
     def finish(self, summary: dict[str, Fact]) -> None:
         """Show the figures to a person."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, SamplingFlags
 from pie_mlx.cli.prompt import gather_prompt
-from pie_mlx.errors import InvalidParameter, UsageError
+from pie_mlx.errors import InvalidParameter, PieError, UsageError
 
 if TYPE_CHECKING:
     from pie_mlx.cli.answering import Ask, Form
@@ -25,6 +26,9 @@ class AnswerFlags(Group):
     system: Annotated[str | None, typer.Option("--system", "-s", help="System message.")] = None
     file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="Attach a text file; may be repeated.")] = None
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Answer in JSON that this JSON Schema allows.")
+    ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the draws (default: a new one each time).")] = None
     logprobs: Annotated[int | None, typer.Option(metavar="N", help="Report the N likeliest tokens (JSON).")] = None
     n: Annotated[int, typer.Option("--n", metavar="N", help="Answers; all fork one context and run in one batch.")] = 1
@@ -49,7 +53,8 @@ def run(
     settings = load_config(engine, sampling, answer, output).settings
     stderr = Stderr(settings.color)
     _check_flags(answer, output, settings.system)
-    ask = _make_ask(gather_prompt(prompt, answer.file or (), stderr=stderr), answer, settings)
+    schema = _schema_of(answer)
+    ask = _make_ask(gather_prompt(prompt, answer.file or (), stderr=stderr), answer, settings, schema)
     if ask.num_answers > 1 and ask.sampling.is_greedy:
         stderr.note(f"all {ask.num_answers} answers will be alike at --temp 0")
     with stderr.waiting(f"loading {model_name(settings)}"):
@@ -61,6 +66,8 @@ def run(
             stderr.note(notice)
         code = answerer.run(tokens, _make_form(answer, output, stderr, settings))
     if code:
+        if code == PieError.exit_code:
+            stderr.note(f"cut after {settings.max_tokens} tokens, before the JSON was complete: raise --max-tokens")
         raise typer.Exit(code)
 
 
@@ -76,7 +83,16 @@ def _check_flags(answer: AnswerFlags, output: OutputFlags, system: str | None) -
         raise InvalidParameter("--stop", "", "text that is not empty")
 
 
-def _make_ask(prompt: str, answer: AnswerFlags, settings: Settings) -> Ask:
+def _schema_of(answer: AnswerFlags) -> Mapping[str, Any] | None:
+    """Read the schema's file, if there is one."""
+    if answer.schema is None:
+        return None
+    from pie_mlx.cli.schema_file import read_schema
+
+    return read_schema(answer.schema)
+
+
+def _make_ask(prompt: str, answer: AnswerFlags, settings: Settings, schema: Mapping[str, Any] | None) -> Ask:
     """Put the ask together."""
     from pie_mlx.cli.answering import Ask
     from pie_mlx.cli.options import sampling_of
@@ -90,6 +106,7 @@ def _make_ask(prompt: str, answer: AnswerFlags, settings: Settings) -> Ask:
         stop=tuple(answer.stop or ()),
         num_answers=answer.n,
         raw=answer.raw,
+        schema=schema,
     )
 
 
