@@ -107,7 +107,7 @@ async def respond(state: ServerState, exchange: Exchange, answering: Answering) 
     try:
         async with state.gate.place(client_key(exchange, body.user)):
             with Generation(state.engine, state.pump, answering.ask) as generation:
-                await generation.start()
+                generation.start()
                 while not generation.is_over:
                     batch = await generation.next(state.settings.heartbeat_s)
                     await _take(state, answering, batch, teller)

@@ -15,6 +15,9 @@ from pie_mlx.sampling import Sampling, derive_seed
 from pie_mlx.server.bridge import Delivery, Inbox, Pump
 from pie_mlx.server.prompting import Prompt
 
+_PROMPT_MARK = -1
+"""Deliveries below zero are of prompts: -1 of the first, -2 of the second …"""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -67,6 +70,7 @@ class Generation:
         self._opened = ExitStack()
         self._inbox: Inbox[tuple[int, Delivery]] = Inbox()
         self._cached_before: dict[int, int] = {}
+        self._roots: list[Context] = []
         self._num_left = ask.num_choices
         self.usage = Usage(prompt=sum(len(prompt.ids) for prompt in ask.prompts))
 
@@ -80,23 +84,19 @@ class Generation:
         """Close everything."""
         self._opened.close()
 
-    async def start(self) -> None:
-        """Open a context for each prompt, and submit; a prompt with several answers is computed once and forked.
+    def start(self) -> None:
+        """Open a context for each prompt, and submit; a prompt with several answers is computed once, then forked.
 
         Raises:
             PieError: the engine refused one of them.
         """
         ask = self._ask
-        roots = [self._open(self._engine.context(prompt.ids, name=ask.name)) for prompt in ask.prompts]
-        if ask.num_answers == 1:
-            for choice, root in enumerate(roots):
-                self._submit(root, choice)
-            return
-        await self._prefill(roots)
-        for choice in range(ask.num_choices):
-            root = roots[choice // ask.num_answers]
-            name = f"{ask.name} answer {choice % ask.num_answers + 1}"
-            self._submit(self._open(root.fork(name=name)), choice)
+        self._roots = [self._open(self._engine.context(prompt.ids, name=ask.name)) for prompt in ask.prompts]
+        for at, root in enumerate(self._roots):
+            if ask.num_answers == 1:
+                self._submit(root, at)
+            else:
+                self._follow(root.prefill(), _PROMPT_MARK - at)
 
     @property
     def is_over(self) -> bool:
@@ -118,22 +118,23 @@ class Generation:
         for choice, delivery in arrived:
             if isinstance(delivery, PieError):
                 raise delivery
+            if choice < 0:
+                self._answer(_PROMPT_MARK - choice, delivery)
+                continue
             if isinstance(delivery, Completion):
                 self._num_left -= 1
                 self._count(choice, delivery)
             batch.append((choice, delivery))
         return batch
 
-    async def _prefill(self, roots: list[Context]) -> None:
-        """Compute the prompts; note which of their tokens were there already."""
-        for at, root in enumerate(roots):
-            self._follow(root.prefill(), at)
-        while len(self._cached_before) < len(roots):
-            for at, delivery in await self._inbox.take():
-                if isinstance(delivery, PieError):
-                    raise delivery
-                if isinstance(delivery, Completion):
-                    self._cached_before[at] = delivery.cached_tokens
+    def _answer(self, at: int, prefilled: Piece | Completion) -> None:
+        """Fork a prompt that has been computed; note which of its tokens were there already."""
+        if not isinstance(prefilled, Completion):
+            return
+        self._cached_before[at] = prefilled.cached_tokens
+        for index in range(self._ask.num_answers):
+            fork = self._open(self._roots[at].fork(name=f"{self._ask.name} answer {index + 1}"))
+            self._submit(fork, at * self._ask.num_answers + index)
 
     def _count(self, choice: int, done: Completion) -> None:
         """Count the tokens of a completion."""

@@ -33,6 +33,8 @@ class ServerSettings(BaseModel):
     max_search_nodes: int = Field(4096, ge=1)
     max_search_width: int = Field(64, ge=1, description="breadth, beam, depth and rollouts of a search")
 
+    max_unread_events: int = Field(20_000, ge=1, description="a search whose reader is further behind is ended")
+
     body_timeout_s: float = Field(30.0, gt=0, description="for the whole body to arrive")
     request_timeout_s: float = Field(600.0, gt=0, description="from the last byte of a request to its answer's")
     drain_timeout_s: float = Field(30.0, ge=0, description="what is running at the first signal may take this long")

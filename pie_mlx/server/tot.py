@@ -31,8 +31,6 @@ from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.logs import LOG, log_text
 from pie_mlx.server.state import ServerState
 
-_MAX_UNREAD = 20_000
-"""Events that may wait for a slow reader before its run is ended."""
 _WIDTHS = ("breadth", "beam", "depth", "rollouts")
 
 _Item = Event | SearchResult | PieError
@@ -129,7 +127,7 @@ class _Running:
 
     def _hear(self, event: Event) -> None:
         """Take an event from the run's thread; a reader that is too slow ends its run."""
-        if len(self._inbox) < _MAX_UNREAD or isinstance(event, Finished):
+        if len(self._inbox) < self._state.settings.max_unread_events or isinstance(event, Finished):
             self._inbox.put(event)
         elif not self._unread_limit:
             self._unread_limit = True
@@ -203,7 +201,7 @@ class _Running:
     async def _finish(self, exchange: Exchange, finish: Finished | None, error: PieError | None) -> None:
         """Send the terminal event, with the typed error of a run that failed, and end the stream."""
         if self._unread_limit:
-            raise SlowReaderError(_MAX_UNREAD)
+            raise SlowReaderError(self._state.settings.max_unread_events)
         self._forget()
         assert finish is not None, "a run that has a result has told its finish"
         failure = {} if error is None else {"failure": body_of(error)["error"]}

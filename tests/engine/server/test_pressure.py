@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -125,6 +127,59 @@ def test_a_slow_reader_delays_nobody(serve: Any) -> None:
             text = first + b"".join(chunks)
     assert text.endswith(b"data: [DONE]\n\n")
     assert b'"finish_reason":"length"' in text
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_shows_that_it_lives_during_a_long_prefill(serve: Any, backend: Any, n: int) -> None:
+    """While the prompt is computed a comment is sent now and then, whatever the number of answers."""
+    server = serve(backend=backend(pause_s=0.1), engine={"prefill_chunk": 32}, heartbeat_s=0.15)
+    response = server.chat("x" * 400, stream=True, n=n, max_tokens=2)
+    assert response.text.startswith(": waiting\n\n")
+    assert response.text.count('"finish_reason":"length"') == n
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+def never_read(server: Any, path: str, asked: dict[str, Any]) -> socket.socket:
+    """Send a request and return its connection, of which nothing is read and which buffers next to nothing."""
+    raw = json.dumps(asked).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}"
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    # What the server accepts has the buffer of its listening socket.
+    server.daemon._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    connection.sendall(head.encode() + b"\r\n\r\n" + raw)
+    return connection
+
+
+def test_a_reader_that_never_reads_is_ended_by_its_deadline(serve: Any) -> None:
+    """Its pages are free, its place is given back, and others were served meanwhile."""
+    server = serve(pages=512)
+    asked = body(max_tokens=3800, stream=True, logprobs=True, top_logprobs=20, deadline_s=2)
+    with never_read(server, CHAT, asked):
+        server.wait_until(lambda: server.daemon.state.gate.num_inside == 1)
+        assert server.chat(max_tokens=20).status_code == 200
+        server.wait_until(lambda: not server.daemon.state.exchanges)
+        assert server.daemon.state.gate.num_inside == 0
+        assert server.free_pages() == 512
+
+
+def test_a_search_whose_reader_is_too_far_behind_is_ended(serve: Any) -> None:
+    """Events do not pile up without end: over the limit the run is cancelled, typed, and its pages are free."""
+    server = serve(max_unread_events=200)
+    params = {"breadth": 4, "beam": 4, "depth": 30, "max_tokens": 60, "answer_tokens": 60}
+    with never_read(server, "/v1/tot", {"question": "why?", "params": params, "deadline_s": 60}) as connection:
+        state = server.daemon.state
+        server.wait_until(lambda: state.runs)
+        server.wait_until(lambda: not server.engine.readings().contexts)
+        text = b""
+        while chunk := connection.recv(1 << 16):
+            text += chunk
+            if text.endswith(b"0\r\n\r\n"):
+                break
+    assert b'"code":"slow_reader"' in text
+    assert b'"event":"finish"' not in text
+    server.wait_until(lambda: not state.runs)
 
 
 def test_a_failure_before_the_first_token_has_its_status(serve: Any, backend: Any) -> None:
