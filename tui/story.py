@@ -15,6 +15,7 @@ from pie_mlx.errors import PieError
 from pie_mlx.search.replay import apply
 from pie_mlx.search.trace import Trace
 from pie_mlx.search.trace_events import (
+    EVENTS,
     Deduplicated,
     Edited,
     Event,
@@ -140,7 +141,9 @@ class RunStory:
         return Trace(self.path or Path(f"{header.run}.jsonl"), header, tuple(self.events), torn=False, num_bytes=0)
 
     def _fold(self, target: int, change: Change) -> None:
-        """Fold the events up to ``target``."""
+        """Fold the events up to ``target``; none once the story has a fault."""
+        if self.fault is not None:
+            return
         before = self.position
         with collector_paused() if target - before > _MANY else nullcontext():
             self._fold_each(target, change)
@@ -148,9 +151,10 @@ class RunStory:
 
     def _fold_each(self, target: int, change: Change) -> None:
         """Fold event by event; stop at one that contradicts those before it."""
-        while self.position < target and self.fault is None:
-            event = self.events[self.position]
-            num_nodes = len(self.tree.nodes)
+        nodes, events = self.tree.nodes, self.events
+        num_nodes = len(nodes)
+        while self.position < target:
+            event = events[self.position]
             try:
                 apply(self.tree, event)
             except PieError as error:
@@ -158,9 +162,14 @@ class RunStory:
                 return
             self.position += 1
             self.t_ns = event.t_ns
-            self._note(event)
-            if len(self.tree.nodes) > num_nodes and event.node is not None:
-                self._enter(self.tree.nodes[event.node], change)
+            note, is_logged = _NOTES[type(event)]
+            if note is not None:
+                note(self, event)
+            if is_logged:
+                self.log.append(event)
+            if len(nodes) > num_nodes and event.node is not None:
+                num_nodes = len(nodes)
+                self._enter(nodes[event.node], change)
 
     def _enter(self, node: Node, change: Change) -> None:
         """File a new node under its depth."""
@@ -168,14 +177,6 @@ class RunStory:
             self.levels.append([])
         self.levels[node.depth].append(node)
         change.added.append(node)
-
-    def _note(self, event: Event) -> None:
-        """Remember what the views need of an event."""
-        note = _NOTES.get(type(event))
-        if note is not None:
-            note(self, event)
-        if type(event) not in _UNLOGGED:
-            self.log.append(event)
 
 
 def _note_start(story: RunStory, event: NodeStarted) -> None:
@@ -205,6 +206,13 @@ def _note_pages(story: RunStory, event: PagesRead) -> None:
     story.peak_pages = max(story.peak_pages, event.pool.held)
 
 
+def _note_pruned(story: RunStory, event: Pruned) -> None:
+    _note_freed(story, event)
+    span = story.spans.get(event.node)
+    if span is not None and span.done_ns is None:
+        span.done_ns = event.t_ns
+
+
 def _note_freed(story: RunStory, event: Pruned | Deduplicated) -> None:
     story.freed_pages += event.freed_pages
 
@@ -213,15 +221,19 @@ def _note_run(story: RunStory, event: RunStarted) -> None:
     story.start = event
 
 
-_UNLOGGED = frozenset({TextAdded, PagesRead})
-_NOTES: dict[type[Event], Callable[[RunStory, Any], None]] = {
+_Note = Callable[[RunStory, Any], None]
+_TAKERS: dict[type[Event], _Note] = {
     NodeStarted: _note_start,
     Inserted: _note_hand,
     Edited: _note_hand,
     NodeDone: _note_done,
     Scored: _note_score,
     PagesRead: _note_pages,
-    Pruned: _note_freed,
+    Pruned: _note_pruned,
     Deduplicated: _note_freed,
     RunStarted: _note_run,
 }
+_NOTES: dict[type[Event], tuple[_Note | None, bool]] = {
+    kind: (_TAKERS.get(kind), kind not in (TextAdded, PagesRead)) for kind in EVENTS
+}
+"""What the views remember of an event of a kind, and whether the log tells it."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from orjson import loads
 
 from pie_mlx.errors import PieError
 from pie_mlx.search.errors import TraceError
-from pie_mlx.search.trace import Event, EventError, Finished, Header, event_from_json, header_from_json
+from pie_mlx.search.trace import Event, EventError, Finished, Header, event_from_json, header_from_json, parse_line
 from pie_mlx.tui.bridge import Bridge, describe
 from pie_mlx.tui.bulk import collector_paused
 
-_BLOCK_BYTES = 1 << 20
+_T = TypeVar("_T")
+_BLOCK_BYTES = 1 << 18
+_LARGEST_BLOCK = 8 << 20
+"""A block is twice as long as the one before it, up to this: the first rows come soon, the last ones without delay."""
 LOOK_S = 0.2
 """Seconds between two looks at a file that grows."""
 
@@ -44,9 +51,10 @@ def read_all(path: Path, bridge: Bridge) -> None:
         TraceError: a line is damaged; names it.
         OSError: the file cannot be read.
     """
-    lines = TraceLines(path)
+    lines, length = TraceLines(path), _BLOCK_BYTES
     with path.open("rb") as file, collector_paused():
-        while content := file.read(_BLOCK_BYTES):
+        while content := file.read(length):
+            length = min(2 * length, _LARGEST_BLOCK)
             bridge.offer_many(*lines.take(content))
             if bridge.is_closed:
                 return
@@ -114,29 +122,40 @@ class TraceLines:
         """
         *whole, self._rest = (self._rest + content).split(b"\n")
         header: Header | None = None
-        events: list[Event] = []
-        for line in whole:
-            if not line and self.is_over:
-                continue
-            self.number += 1
-            try:
-                if self.number == 1:
-                    header = header_from_json(json.loads(line))
-                else:
-                    events.append(self._event(json.loads(line)))
-            except PieError as error:
-                raise TraceError(str(self._path), self.number, error.message) from error
-            except ValueError as error:
-                reason = str(error) if isinstance(error, EventError) else "the line is damaged"
-                raise TraceError(str(self._path), self.number, reason) from error
-        return events, header
+        if whole and not self.number:
+            header = self._checked(whole.pop(0), header_from_json)
+        return self._events(whole), header
 
-    def _event(self, line: object) -> Event:
-        """Return the event of a line in its place."""
-        event = event_from_json(line)
-        if event.seq != self.number - 1:
-            raise EventError(f"event {event.seq} where {self.number - 1} must follow")
-        if self.is_over:
-            raise EventError("an event after the finish")
-        self.is_over = isinstance(event, Finished)
-        return event
+    def _events(self, lines: list[bytes]) -> list[Event]:
+        """Return the events of complete lines, each in its place."""
+        events: list[Event] = []
+        for line in lines:
+            if self.is_over and not line:
+                continue
+            try:
+                event = event_from_json(loads(line))
+            except ValueError:
+                event = self._checked(line, event_from_json)
+            else:
+                self.number += 1
+            if event.seq != self.number - 1:
+                raise self._error(f"event {event.seq} where {self.number - 1} must follow")
+            if self.is_over:
+                raise self._error("an event after the finish")
+            self.is_over = type(event) is Finished
+            events.append(event)
+        return events
+
+    def _checked(self, line: bytes, convert: Callable[[object], _T]) -> _T:
+        """Return what a line says, by the way that can name what is wrong with it."""
+        self.number += 1
+        try:
+            return parse_line(line, convert)
+        except PieError as error:
+            raise self._error(error.message) from error
+        except (ValueError, RecursionError) as error:
+            raise self._error(str(error) if isinstance(error, EventError) else "the line is damaged") from error
+
+    def _error(self, reason: str) -> TraceError:
+        """Return an error that names the line that was read last."""
+        return TraceError(str(self._path), self.number, reason)

@@ -19,7 +19,13 @@ NodeId = NewType("NodeId", str)
 """A node's path id."""
 
 ROOT = NodeId("0")
+_NOT_WORDS = re.compile(r"[\W_]+")
 _PATH = re.compile(r"0(\.(0|[1-9][0-9]{0,8}))*", re.ASCII)
+
+
+def plain(text: str) -> str:
+    """Return a text as near-duplicates compare it: case, blanks and punctuation do not count."""
+    return _NOT_WORDS.sub(" ", text).strip().casefold()
 
 
 def parse_node_id(text: str) -> NodeId:
@@ -51,6 +57,9 @@ def id_path(node: NodeId) -> tuple[int, ...]:
 
 class NodeStatus(StrEnum):
     """Where a node stands; :data:`MOVES` says which way it may go on."""
+
+    # Enum's own hash is a Python function, and a tree looks statuses up several times an event.
+    __hash__ = str.__hash__
 
     WRITING = "writing"
     """Its thought is being written."""

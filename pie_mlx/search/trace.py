@@ -47,7 +47,7 @@ from pie_mlx.search.trace_events import (
     TextAdded,
     Verdict,
 )
-from pie_mlx.search.trace_json import EventError, UnknownEventError, event_from_json, header_from_json
+from pie_mlx.search.trace_json import EventError, UnknownEventError, event_from_json, header_from_json, parse_line
 from pie_mlx.search.tree import Tree
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "apply",
     "event_from_json",
     "header_from_json",
+    "parse_line",
     "read_trace",
     "replay",
 ]
@@ -274,7 +275,7 @@ def _is_json(line: bytes) -> bool:
 def _parse(path: Path, number: int, line: bytes, convert: Callable[[object], _T]) -> _T:
     """Parse one line of the file."""
     try:
-        return convert(json.loads(line))
+        return parse_line(line, convert)
     except UnknownEventError as error:
         raise NewerTraceError(str(path), number, str(error)) from error
     except (ValueError, RecursionError) as error:

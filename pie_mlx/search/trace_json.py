@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeVar
+
+import orjson
 
 from pie_mlx.errors import PieError
 from pie_mlx.search.trace_events import EVENTS, SCHEMA, Event, FinishReason, Header, Verdict
 from pie_mlx.search.tree import NodeId, NodePages, PoolCounts, Score, TokenCounts, parse_node_id
+
+_T = TypeVar("_T")
 
 
 class EventError(ValueError):
@@ -19,6 +25,21 @@ class EventError(ValueError):
 
 class UnknownEventError(EventError):
     """A kind or a field that this version does not know."""
+
+
+def parse_line(line: bytes, convert: Callable[[object], _T]) -> _T:
+    """Return what ``convert`` makes of a line's JSON.
+
+    Raises:
+        EventError: ``convert`` refused it.
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deep.
+    """
+    try:
+        return convert(orjson.loads(line))
+    except ValueError:
+        # Only the slow parser knows lone surrogates and whole numbers of more than 64 bits; and it words the refusal.
+        return convert(json.loads(line))
 
 
 def event_from_json(line: object) -> Event:
@@ -33,23 +54,23 @@ def event_from_json(line: object) -> Event:
     reader = _READERS.get(line.get("event", ""))
     if reader is None:
         raise UnknownEventError(f"unknown event {str(line.get('event'))[:40]!r}")
-    cls, converters, required = reader
-    values: dict[str, Any] = {}
+    cls, plain, converters, required = reader
+    values = dict(line)
+    del values["event"]
     for name, value in line.items():
-        if name == "event":
-            continue
-        convert = converters.get(name)
-        if convert is None:
-            raise UnknownEventError(f"unknown field {name[:40]!r} in a {cls.event} event")
-        values[name] = convert(name, value)
-    missing = required.difference(values)
-    if missing:
-        raise EventError(f"a {cls.event} event without {', '.join(sorted(missing))}")
+        # Most fields are of a plain type, and need a look only; the type itself is asked for, since True is an int.
+        if type(value) is not plain.get(name) or (type(value) is int and value < 0):
+            convert = converters.get(name)
+            if convert is not None:
+                values[name] = convert(name, value)
+            elif name != "event":
+                raise UnknownEventError(f"unknown field {name[:40]!r} in a {cls.event} event")
+    if not required.issubset(values):
+        raise EventError(f"a {cls.event} event without {', '.join(sorted(required.difference(values)))}")
     return cls(**values)
 
 
 _Convert = Callable[[str, Any], Any]
-_T = TypeVar("_T")
 
 
 def _text(name: str, value: object) -> str:
@@ -58,9 +79,15 @@ def _text(name: str, value: object) -> str:
     return value
 
 
+@lru_cache(maxsize=4096)
+def _known_id(value: str) -> NodeId:
+    """Return an id; the events of one node stand close together, so that most are checked once."""
+    return NodeId(sys.intern(parse_node_id(value)))
+
+
 def _node_id(name: str, value: object) -> NodeId:
     try:
-        return NodeId(sys.intern(parse_node_id(_text(name, value))))
+        return _known_id(_text(name, value))
     except PieError as error:
         raise EventError(f"{name}: {error}") from error
 
@@ -104,7 +131,10 @@ def _numbers(cls: type[TokenCounts | NodePages | PoolCounts]) -> _Convert:
     def convert(name: str, value: object) -> object:
         if not isinstance(value, dict) or not known.issuperset(value):
             raise EventError(f"{name} is not an object of {', '.join(sorted(known))}")
-        return cls(**{key: _integer(f"{name}.{key}", number) for key, number in value.items()})
+        for key, number in value.items():
+            if type(number) is not int or number < 0:
+                raise EventError(f"{name}.{key} is not a whole number from 0 up")
+        return cls(**value)
 
     return convert
 
@@ -134,9 +164,11 @@ _BY_TYPE: dict[str, _Convert] = {
     "NodePages": _numbers(NodePages),
     "PoolCounts": _numbers(PoolCounts),
 }
-_READERS: dict[str, tuple[type[Event], dict[str, _Convert], frozenset[str]]] = {
+_PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool, "str | None": str, "bool | None": bool}
+_READERS: dict[str, tuple[type[Event], dict[str, type], dict[str, _Convert], frozenset[str]]] = {
     cls.event: (
         cls,
+        {f.name: _PLAIN[str(f.type)] for f in fields(cls) if str(f.type) in _PLAIN},
         {f.name: _BY_TYPE[str(f.type)] for f in fields(cls)},
         frozenset({"seq", "t_ns"} | {f.name for f in fields(cls) if f.default is MISSING}),
     )
