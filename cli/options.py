@@ -52,7 +52,7 @@ class EngineFlags(Group):
     model: Annotated[str | None, typer.Option("--model", "-m", help="Registry name, folder or GGUF file.")] = None
     pool_pages: Annotated[int | None, typer.Option(help="Pages of the KV pool (default: by memory).")] = None
     pool_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of the KV pool, such as 4GB (default: by memory).")
+        str | None, typer.Option(metavar="SIZE", help="Memory of the KV pool, such as 4GB; auto goes by what is free.")
     ] = None
     page_size: Annotated[int | None, typer.Option(help="Tokens per page: 8, 16, 32 or 64.")] = None
     max_batch: Annotated[int | None, typer.Option(help="Requests that run at the same time.")] = None
@@ -61,7 +61,7 @@ class EngineFlags(Group):
     offline: Annotated[bool | None, typer.Option("--offline/--online", help="Never use the network.")] = None
 
     def given(self) -> dict[str, object]:
-        """Return the options by name, the pool's memory in bytes.
+        """Return the options by name, the pool's memory in bytes or auto.
 
         Raises:
             InvalidParameter: the memory is not a size.
@@ -166,7 +166,7 @@ def engine_settings(settings: config.Settings) -> EngineSettings:
 
     return EngineSettings(
         pool_pages=settings.pool_pages,
-        pool_memory_bytes=settings.pool_memory,
+        pool_memory_bytes=None if settings.pool_memory == "auto" else settings.pool_memory,
         page_size=settings.page_size,
         max_batch=settings.max_batch,
         prefill_chunk=settings.prefill_chunk,

@@ -36,14 +36,20 @@ for _power, _letter in enumerate("KMGT", start=1):
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(value: object) -> int | None:
-    """Return the bytes that ``4GB`` (10**9), ``512MiB`` (2**20) or a plain number means; None stays None.
+PoolMemory: TypeAlias = int | Literal["auto"]
+"""Bytes, or ``auto``: sized by the memory that is free, also where a weaker source names a number."""
+
+
+def parse_bytes(value: object) -> PoolMemory | None:
+    """Return the bytes that ``4GB`` (10**9), ``512MiB`` (2**20) or a plain number means; None and auto stay.
 
     Raises:
         ValueError: it is not a size.
     """
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     unit = None if found is None else _UNITS.get(found[2].upper())
     if found is None or unit is None:
@@ -51,8 +57,8 @@ def parse_bytes(value: object) -> int | None:
     return int(float(found[1]) * unit)
 
 
-def parse_size(name: str, text: str) -> int:
-    """Return the bytes that a flag's text means.
+def parse_size(name: str, text: str) -> PoolMemory:
+    """Return the bytes that a flag's text means, or ``auto``.
 
     Raises:
         InvalidParameter: it is not a size, or it is 0.
@@ -62,7 +68,7 @@ def parse_size(name: str, text: str) -> int:
     except ValueError:
         size = None
     if not size:
-        raise InvalidParameter(name, text, "a size above 0 such as 4GB, 512MiB or 1000000")
+        raise InvalidParameter(name, text, "auto, or a size above 0 such as 4GB, 512MiB or 1000000")
     return size
 
 
@@ -75,8 +81,8 @@ class Settings(BaseModel):
         None, min_length=1, description="registry name, folder or GGUF file; unset is the registry's default"
     )
     pool_pages: int | None = Field(None, ge=1, description="pages of the pool; unset sizes it by memory")
-    pool_memory: Annotated[int | None, BeforeValidator(parse_bytes)] = Field(
-        None, ge=1, description="bytes of the pool, such as 4GB; unset is automatic"
+    pool_memory: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(parse_bytes)] = Field(
+        None, description="bytes of the pool, such as 4GB; auto, or unset, is by the memory that is free"
     )
     page_size: Literal[8, 16, 32, 64] = Field(16, description="tokens per page: 8, 16, 32 or 64")
     max_batch: int = Field(32, ge=1, le=1024, description="requests that run at the same time")
@@ -299,7 +305,7 @@ def _allowed(key: str, error: ValidationError) -> str:
     }
     if first["type"] in words:
         return words[first["type"]].format(**limits)
-    return "a size such as 4GB" if key == "pool_memory" else _kind_name(key)
+    return "auto or a size such as 4GB" if key == "pool_memory" else _kind_name(key)
 
 
 def set_value(key: str, text: str, *, path: Path | None = None) -> Path:

@@ -121,6 +121,15 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsDropped:
+    """This listener was too slow: so many events before the next one were dropped, the oldest first."""
+
+    num_steps: int
+    """Dropped :class:`StepDone` events; a later one tells the same of the pool."""
+    num_others: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineEnded:
     """The engine thread has ended; ``error`` is None after a shutdown."""
 
@@ -136,5 +145,6 @@ Event = (
     | RequestEnded
     | StepDone
     | Alarm
+    | EventsDropped
     | EngineEnded
 )

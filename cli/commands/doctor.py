@@ -160,7 +160,10 @@ def _model(engine: Engine, settings: Settings) -> Iterator[Finding]:
     facts, pages = engine.facts, engine.readings().pages
     size = facts.kv_bytes_per_token * settings.page_size * pages.total
     yield Finding("model", Verdict.OK, f"{model_name(settings)} on {facts.device} ({facts.dtype})")
-    text = f"{pages.total:,} pages of {settings.page_size} tokens ({format_bytes(size)})"
+    how = engine.pool_size.reason
+    if settings.pool_pages is None and not isinstance(settings.pool_memory, int):
+        how = f"automatic: {how}"
+    text = f"{pages.total:,} pages of {settings.page_size} tokens ({format_bytes(size)}), {how}"
     yield Finding("pool", Verdict.OK, text)
     yield _labels(tokenizer_of(engine))
     try:

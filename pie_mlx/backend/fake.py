@@ -61,6 +61,8 @@ class Faults:
     before_step: Mapping[int, Callable[[], None]] = field(default_factory=dict)
     """Called before the step runs: to evict, cancel or close in the middle of a run."""
     release: threading.Event = field(default_factory=threading.Event)
+    is_hanging: threading.Event = field(default_factory=threading.Event)
+    """Set once a step hangs."""
 
 
 class FakeBackend:
@@ -119,6 +121,7 @@ class FakeBackend:
         if step in faults.before_step:
             faults.before_step[step]()
         if step in faults.hang:
+            faults.is_hanging.set()
             faults.release.wait()
         if step in faults.fail:
             raise DeviceFailed("injected failure", step)

@@ -7,9 +7,11 @@ than a condition, because a handle that is garbage-collected must ring it at any
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,21 @@ class _Handle(weakref.ref["Context"]):
     context: ContextId
 
 
+@dataclass(slots=True)
+class DeviceCall:
+    """A step or an errand that is out; times in monotonic seconds."""
+
+    started_s: float
+    limit_s: float
+    """Without a sign of life for so long it counts as hung."""
+    alive_s: float = 0.0
+    """When it last gave a sign of life."""
+
+    def __post_init__(self) -> None:
+        """Count its start as a sign of life."""
+        self.alive_s = self.started_s
+
+
 class Books:
     """Core, stepper, errands and the engine's state of health; change them only under the lock."""
 
@@ -42,8 +59,10 @@ class Books:
         self.errands: deque[Errand[Any]] = deque()
         self.errand: Errand[Any] | None = None
         """The one that the thread is on."""
-        self.call_started_s: float | None = None
-        """When the device call in flight began (monotonic seconds); None if none is."""
+        self.call: DeviceCall | None = None
+        """The device call in flight; None if none is."""
+        self.busy_s = 0.0
+        """Seconds that calls took which have returned."""
         self.is_stopping = False
         self.death: PieError | None = None
         self._core: Core | None = None
@@ -94,6 +113,16 @@ class Books:
             self._is_idle = False
             self._close_dropped()
             yield self.core
+
+    def begin_call(self, limit_s: float) -> None:
+        """Note that the device works from now on; the lock is held."""
+        self.call = DeviceCall(time.monotonic(), limit_s)
+
+    def end_call(self) -> None:
+        """Note that the device call has returned; the lock is held."""
+        assert self.call is not None, "what ends has begun"
+        self.busy_s += time.monotonic() - self.call.started_s
+        self.call = self.errand = None
 
     def lie_down(self) -> None:
         """Ask to be woken by whoever changes anything from now on; the lock is held by :meth:`planning`."""

@@ -8,17 +8,18 @@ Pages that may be evicted count as free: who waits although those would do is st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pie_mlx.engine.world import CoreWorld
-from pie_mlx.errors import Deadlock, DeviceFailed, Fact, Leak, PieError, Stalled, Starved
+from pie_mlx.errors import Deadlock, Fact, Leak, PieError, Stalled, Starved, StepTimeout
 from pie_mlx.ids import RequestId
 
 if TYPE_CHECKING:
     from pie_mlx.engine.core import Core
     from pie_mlx.engine.scheduler import Blocked
+    from pie_mlx.engine.stepping import Stepper
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,15 @@ class Finding:
     kind: str
     error: PieError
     request: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How long something stood still, against which limit, and how grave that is: ``warning`` or ``failure``."""
+
+    level: str
+    waited_s: float
+    limit_s: float
 
 
 def diagnose(core: Core, head: Blocked | None, actions: Sequence[str], waited_s: float) -> Finding:
@@ -58,9 +68,9 @@ def diagnose(core: Core, head: Blocked | None, actions: Sequence[str], waited_s:
     return Finding("starved", error, request)
 
 
-def hung_device(waited_s: float) -> Finding:
+def hung_device(waited_s: float, limit_s: float) -> Finding:
     """Say that a device call has not returned for ``waited_s``."""
-    return Finding("device", DeviceFailed(f"a device call has not returned for {waited_s:.1f} s"), None)
+    return Finding("device", StepTimeout(waited_s=waited_s, limit_s=limit_s), None)
 
 
 def leaked_pages(core: Core) -> tuple[int, ...]:
@@ -109,8 +119,8 @@ def find_cycle(edges: Mapping[RequestId, Sequence[RequestId]]) -> tuple[RequestI
     return ()
 
 
-def report(core: Core, finding: Finding, level: str, waited_s: float, limit_s: float) -> dict[str, Fact]:
-    """Return a stall as JSON: what it is, who holds what, and what is waiting."""
+def report(core: Core, finding: Finding, when: Waited, stepper: Stepper) -> dict[str, Fact]:
+    """Return a stall as JSON: what it is, who waits for whom, who holds what, what was tried, and what to try."""
     counts = core.page_counts()
     holders: list[Fact] = [str(holder) for holder in CoreWorld(core).holders()]
     requests: list[Fact] = [
@@ -124,16 +134,36 @@ def report(core: Core, finding: Finding, level: str, waited_s: float, limit_s: f
         "shared": counts.shared,
         "cached": counts.cached,
     }
+    waits: dict[str, Fact] = {}
+    if stepper.head is not None and stepper.head.request in core.jobs:
+        edges = wait_for(core, stepper.head)
+        waits = {str(waiter): [int(other) for other in others] for waiter, others in list(edges.items())[:50]}
     return {
         "schema": "pie-mlx.alarm/1",
-        "level": level,
+        "level": when.level,
         "kind": finding.kind,
         "request": finding.request,
-        "waited_s": round(waited_s, 3),
-        "limit_s": limit_s,
+        "waited_s": round(when.waited_s, 3),
+        "limit_s": when.limit_s,
         "error": dict(finding.error.to_json()),
         "pages": pages,
         "holders": holders,
+        "waits_for": waits,
+        "tried": list(stepper.actions[-20:]),
+        "try": list(_what_to_try(core, finding)),
         "requests": requests,
         "num_requests": len(core.jobs),
     }
+
+
+def _what_to_try(core: Core, finding: Finding) -> Iterator[str]:
+    """Yield what would end this stall, the nearest first."""
+    error = finding.error
+    if isinstance(error, Starved):
+        for sequence in core.sequences.values():
+            if sequence.pinned and sequence.job is None and sequence.table.num_pages:
+                yield f"close or unpin {sequence.label}: {sequence.table.num_pages} pages"
+        lack = max(1, error.need_pages - error.free_pages)
+        yield f"grow the pool: --pool-pages {core.pool.num_pages + lack} or more"
+    if error.hint is not None:
+        yield error.hint

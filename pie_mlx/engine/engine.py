@@ -27,12 +27,12 @@ from pie_mlx.engine.looking import read_core, read_pages
 from pie_mlx.engine.readings import PageReading, Readings
 from pie_mlx.engine.request import Request
 from pie_mlx.engine.settings import EngineSettings
-from pie_mlx.engine.sizing import pages_by_memory
+from pie_mlx.engine.sizing import PoolSize, pool_by_memory
 from pie_mlx.engine.snapshots import Restored, restore, saved_part
 from pie_mlx.engine.text import Codec, StoppingText
 from pie_mlx.engine.thread import EngineThread, PoolSizer
 from pie_mlx.engine.watchdog import Watchdog
-from pie_mlx.errors import Cancelled, DeviceFailed, PieError, UsageError
+from pie_mlx.errors import Cancelled, PieError, StepTimeout, UsageError
 from pie_mlx.ids import ContextId
 from pie_mlx.kv.snapshot import Arrays, SnapshotFacts, SnapshotStore
 
@@ -63,7 +63,7 @@ class Engine:
         settings: EngineSettings | None = None,
         codec: Codec | None = None,
         *,
-        pool_sizer: PoolSizer = pages_by_memory,
+        pool_sizer: PoolSizer = pool_by_memory,
     ) -> Engine:
         """Load the model on the engine's own thread and wait until it is ready.
 
@@ -100,6 +100,11 @@ class Engine:
         return self._thread.backend
 
     @property
+    def pool_size(self) -> PoolSize:
+        """How large the pool is, and why: as asked, or by what memory was free."""
+        return self._thread.pool_size
+
+    @property
     def is_alive(self) -> bool:
         """Whether requests can run."""
         return self._books.is_alive
@@ -132,10 +137,15 @@ class Engine:
         with self.locked() as core:
             core.end(job, Phase.CANCELLED, error=Cancelled())
 
-    def drop(self, context: ContextId) -> int:
-        """Close a context by its id, whoever holds its handle; return the pages that became free. Idempotent."""
+    def close_context(self, context: ContextId) -> int:
+        """Close an idle context by its id, whoever holds its handle; return the pages that became free.
+
+        Raises:
+            ContextClosed: no context with this id is open.
+            ContextBusy: a request runs on it; cancel that first.
+        """
         with self.locked() as core:
-            return core.close(context)
+            return core.close(core.get_idle(context).id)
 
     def watch(self, context: Context) -> None:
         """Close a context when its handle is garbage-collected; the lock is held."""
@@ -148,8 +158,8 @@ class Engine:
     def readings(self) -> Readings:
         """Return one consistent reading of pages, contexts and requests."""
         with self.locked() as core:
-            started = self._books.call_started_s
-            step_s = None if started is None else time.monotonic() - started
+            call = self._books.call
+            step_s = None if call is None else time.monotonic() - call.started_s
             return read_core(core, head=self._books.stepper.head, is_alive=self.is_alive, step_s=step_s)
 
     def page_map(self) -> list[PageReading]:
@@ -190,19 +200,28 @@ class Engine:
 
         return self.run_errand(fill)
 
-    def run_errand(self, work: Callable[[], T]) -> T:
+    def run_errand(self, work: Callable[[], T], *, limit_s: float | None = None) -> T:
         """Run ``work`` on the engine's thread between two steps and return what it returns.
+
+        Without a :meth:`heartbeat` for ``limit_s`` (None: ``errand_timeout_s``) the device counts as hung.
 
         Raises:
             EngineDead: the engine ended first.
+            StepTimeout: it ran over its limit; the engine is dead.
             Exception: whatever ``work`` raised.
         """
         future: Future[T] = Future()
         with self.locked():
             if not self.is_alive:
                 raise self._books.dead()
-            self._books.errands.append(Errand(work, future))
+            self._books.errands.append(Errand(work, future, limit_s or self.settings.errand_timeout_s))
         return future.result()
+
+    def heartbeat(self) -> None:
+        """Say, on the engine's thread, that a long errand or step is alive: its limit counts anew from now."""
+        call = self._books.call
+        if call is not None and self._thread.is_here:
+            call.alive_s = time.monotonic()
 
     def clear_cache(self) -> int:
         """Drop every prefix entry; return the pages that became free."""
@@ -228,8 +247,9 @@ class Engine:
                 core.close(context)
         # A hung device never returns; the thread is a daemon, so the process can still end.
         limit_s = self.settings.step_timeout_s if self._books.death is None else 0.2
+        began_s = time.monotonic()
         if not self._thread.join(limit_s):
-            self.kill(DeviceFailed(f"a device call has not returned {limit_s:.1f} s after the engine was closed"))
+            self.kill(StepTimeout(waited_s=time.monotonic() - began_s, limit_s=limit_s))
 
     def locked(self) -> AbstractContextManager[Core]:
         """Hold the bookkeeping lock; dropped handles are closed first and last."""

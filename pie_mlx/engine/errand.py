@@ -1,4 +1,4 @@
-"""An errand: work that must run on the engine's thread, between two steps."""
+"""An errand: work that must run on the engine's thread, between two steps, within a limit of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ T = TypeVar("T")
 class Errand(Generic[T]):
     """Some work, and the future that its caller waits on; the first answer counts."""
 
-    def __init__(self, work: Callable[[], T], future: Future[T]) -> None:
-        """Take the work on; ``future`` gets its answer."""
+    def __init__(self, work: Callable[[], T], future: Future[T], limit_s: float) -> None:
+        """Take the work on; ``future`` gets its answer; without a heartbeat for ``limit_s`` it counts as hung."""
         self._work = work
         self._future = future
+        self.limit_s = limit_s
 
     def run(self) -> None:
         """Do the work; its caller gets the result, or whatever it raised."""

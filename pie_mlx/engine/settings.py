@@ -20,5 +20,6 @@ class EngineSettings(BaseModel):
     prefix_cache: bool = Field(default=True, description="keep full pages of closed contexts for reuse")
     prefix_cache_share: float = Field(default=0.5, ge=0.0, le=1.0, description="share of the pool it may keep")
     stall_timeout_s: float = Field(default=10.0, gt=0, description="no progress for this long is a stall")
-    step_timeout_s: float = Field(default=120.0, gt=0, description="a device call over this is a dead device")
+    step_timeout_s: float = Field(default=120.0, gt=0, description="a step over this is a dead device")
+    errand_timeout_s: float = Field(default=600.0, gt=0, description="so is other work that long without a heartbeat")
     report_dir: Path | None = Field(default=None, description="where the watchdog writes its reports; None is nowhere")

@@ -72,6 +72,6 @@ def choose_pool(facts: BackendFacts, settings: EngineSettings, available_bytes: 
     return PoolSize(wanted, page_bytes, f"{wanted * settings.page_size:,} tokens; {free} are free now")
 
 
-def pages_by_memory(facts: BackendFacts, settings: EngineSettings) -> int:
-    """Return the number of pages for this machine as it is now."""
-    return choose_pool(facts, settings, platform.memory().available_bytes).num_pages
+def pool_by_memory(facts: BackendFacts, settings: EngineSettings) -> PoolSize:
+    """Return the pool's size for this machine as it is now."""
+    return choose_pool(facts, settings, platform.memory().available_bytes)

@@ -19,13 +19,14 @@ from pie_mlx.engine.core import Core
 from pie_mlx.engine.errand import Errand
 from pie_mlx.engine.scheduler import Limits
 from pie_mlx.engine.settings import EngineSettings
+from pie_mlx.engine.sizing import PoolSize
 from pie_mlx.engine.stepping import Stepper, StepWork
 from pie_mlx.errors import DeviceFailed, EngineDead, PieError
 from pie_mlx.events import EngineEnded, StepDone
 from pie_mlx.kv.pool import PagePool
 
-PoolSizer = Callable[[BackendFacts, EngineSettings], int]
-"""Chooses the number of pages once the model is known."""
+PoolSizer = Callable[[BackendFacts, EngineSettings], PoolSize]
+"""Chooses the pool's size once the model is known."""
 
 
 class EngineThread:
@@ -37,6 +38,7 @@ class EngineThread:
         self._settings = settings
         self._pool_sizer = pool_sizer
         self._backend: Backend | None = None
+        self._pool_size: PoolSize | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -44,6 +46,17 @@ class EngineThread:
         """The backend; only this thread may call it."""
         assert self._backend is not None, "a started engine has a backend"
         return self._backend
+
+    @property
+    def pool_size(self) -> PoolSize:
+        """How large the pool is, and why."""
+        assert self._pool_size is not None, "a started engine has a pool"
+        return self._pool_size
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is on this thread."""
+        return threading.current_thread() is self._thread
 
     def start(self, make_backend: Callable[[], Backend]) -> None:
         """Load the model on the thread and wait until it is ready.
@@ -101,7 +114,8 @@ class EngineThread:
     def _enter(self, backend: Backend) -> None:
         """Make pool and core for a backend."""
         facts, settings = backend.facts, self._settings
-        pool = PagePool(self._pool_sizer(facts, settings), settings.page_size)
+        self._pool_size = self._pool_sizer(facts, settings)
+        pool = PagePool(self._pool_size.num_pages, settings.page_size)
         backend.allocate(pool.num_pages, pool.page_size)
         cached = int(pool.num_pages * settings.prefix_cache_share) if settings.prefix_cache else 0
         if facts.has_state:
@@ -136,16 +150,16 @@ class EngineThread:
                 books.errand = books.errands.popleft() if books.errands else None
                 work = books.errand or books.stepper.next_step()
                 if work is not None:
-                    books.call_started_s = time.monotonic()
+                    books.begin_call(work.limit_s if isinstance(work, Errand) else self._settings.step_timeout_s)
                     return work
                 books.lie_down()
             books.sleep()
 
     def _run_errand(self, errand: Errand[Any]) -> None:
-        """Run an errand; it may call the device, so the watchdog times it like a step."""
+        """Run an errand; it may call the device, so the watchdog times it like a step, with its own limit."""
         errand.run()
         with self._books.locked():
-            self._books.call_started_s = self._books.errand = None
+            self._books.end_call()
 
     def _run_step(self, work: StepWork) -> None:
         """Run one step on the device and commit what came back."""
@@ -162,7 +176,7 @@ class EngineThread:
             failure.__cause__ = error
         device_s = time.perf_counter() - started
         with self._books.locked() as core:
-            self._books.call_started_s = None
+            self._books.end_call()
             num_failed = stepper.commit(work, outcomes) if failure is None else stepper.fail_step(work, failure)
             if self._books.listeners.is_heard:
                 host_s = time.perf_counter() - started - device_s

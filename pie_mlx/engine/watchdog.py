@@ -1,9 +1,10 @@
 """The watchdog: its own thread, reading the engine's records, never the device.
 
 A **progress clock** counts tokens committed, pages freed and requests that came, were admitted or ended.
-The engine is stalled iff work is there and the clock stood still for ``stall_timeout_s``; a device call
-over ``step_timeout_s`` is a dead device. At half the time it warns, at the full time it ends the one
-request that is blocked, or the engine if it is the device that hangs.
+The engine is stalled iff work is there and the clock stood still for ``stall_timeout_s``, the time of device
+calls not counted. Those have limits of their own: a step ``step_timeout_s``, an errand its own, each since its
+last heartbeat; whoever goes over it is a dead device. At half the time it warns, at the full time it ends the
+one request that is blocked, or the engine if it is the device that hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pie_mlx.engine.diagnosis import Finding, diagnose, hung_device, report
+from pie_mlx.engine.diagnosis import Finding, Waited, diagnose, hung_device, report
 from pie_mlx.engine.job import Phase
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.errors import Fact
@@ -46,7 +47,8 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="pie-watchdog", daemon=True)
         self._clock: tuple[int, ...] = ()
         self._moved_s = time.monotonic()
-        self._has_warned = False
+        self._busy_s = 0.0
+        self._warned_of: object = None
         self.num_reports = 0
 
     def start(self) -> None:
@@ -74,25 +76,26 @@ class Watchdog:
 
     def _judge(self, core: Core, now_s: float) -> _Stall | None:
         """Decide and act in one go, so that what is ended is what was seen; the lock is held."""
-        started = self._books.call_started_s
-        has_work = bool(core.jobs) or started is not None
-        clock = _progress(core)
-        if clock != self._clock or not has_work:
-            self._clock, self._moved_s, self._has_warned = clock, now_s, False
-        # A call that is out is the device's own time: only its own limit applies to it.
-        limit = self._settings.stall_timeout_s if started is None else self._settings.step_timeout_s
-        waited = now_s - (self._moved_s if started is None else max(started, self._moved_s))
-        is_over = waited >= limit
-        if not has_work or waited < limit / 2 or (self._has_warned and not is_over):
+        if self._books.death is not None:
             return None
-        stepper = self._books.stepper
-        is_out = started is not None
-        finding = hung_device(waited) if is_out else diagnose(core, stepper.head, stepper.actions, waited)
+        books, clock = self._books, _progress(core)
+        call, stepper = books.call, books.stepper
+        if clock != self._clock or not core.jobs:
+            self._clock, self._moved_s, self._busy_s = clock, now_s, books.busy_s
+        # A call that is out is the device's own time, and new requests are no sign of life of a device.
+        limit = self._settings.stall_timeout_s if call is None else call.limit_s
+        waited = now_s - (self._moved_s + books.busy_s - self._busy_s if call is None else call.alive_s)
+        # One warning a call, or a state of the clock.
+        subject: object = (clock, None) if call is None else (call.started_s, call.alive_s)
+        is_over = waited >= limit
+        if (call is None and not core.jobs) or waited < limit / 2 or (self._warned_of == subject and not is_over):
+            return None
+        finding = diagnose(core, stepper.head, stepper.actions, waited) if call is None else hung_device(waited, limit)
         level = "failure" if is_over else "warning"
-        stall = _Stall(level, finding, report(core, finding, level, waited, limit))
-        self._has_warned = not is_over
+        stall = _Stall(level, finding, report(core, finding, Waited(level, waited, limit), stepper))
+        self._warned_of = subject
         if is_over:
-            self._moved_s = now_s
+            self._moved_s, self._busy_s, self._warned_of = now_s, books.busy_s, None
             self._end(core, finding)
         return stall
 

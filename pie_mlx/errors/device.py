@@ -38,18 +38,19 @@ class DeviceFailed(DeviceError):
         return "run pie-mlx doctor"
 
 
-@dataclass(eq=False)
-class StepTimeout(DeviceError):
-    """A step took longer than its limit."""
+@dataclass(eq=False, kw_only=True)
+class StepTimeout(DeviceFailed):
+    """A device call has not returned within its limit: the device is given up, and the engine with it."""
 
     code: ClassVar[str] = "step_timeout"
+    reason: str = "a device call has not returned"
     waited_s: float
     limit_s: float
 
     @property
     def message(self) -> str:
         """Give both times."""
-        return f"a step has run for {self.waited_s:.1f} s, over its limit of {self.limit_s:.1f} s"
+        return f"{self.reason} for {self.waited_s:.1f} s, over its limit of {self.limit_s:.1f} s"
 
 
 @dataclass(eq=False)

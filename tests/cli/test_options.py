@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
+import pytest
+
 from pie_mlx.cli.commands.tot_run import BudgetFlags, SearchFlags
 from pie_mlx.cli.options import EngineFlags, OutputFlags, SamplingFlags, engine_settings, expand_groups, load_config
 from pie_mlx.config import Settings
@@ -33,6 +35,15 @@ def test_flags_reach_the_engine() -> None:
     assert (made.pool_memory_bytes, made.pool_pages, made.page_size) == (1_000_000, None, 32)
     assert (made.max_batch, made.prefill_chunk, made.stall_timeout_s) == (3, 5, 7.5)
     assert (settings.model, settings.offline) == ("m", True)
+
+
+def test_auto_reaches_the_engine_as_the_automatic_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed as a flag it overrides a number that a weaker source gives."""
+    monkeypatch.setenv("PIE_MLX_POOL_MEMORY", "1MB")
+    assert engine_settings(load_config().settings).pool_memory_bytes == 1_000_000
+    settings = load_config(EngineFlags(pool_memory="auto")).settings
+    assert settings.pool_memory == "auto"
+    assert engine_settings(settings).pool_memory_bytes is None
 
 
 def test_a_group_becomes_its_options_and_comes_back_whole() -> None:

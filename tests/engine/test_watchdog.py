@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -19,7 +20,7 @@ from pie_mlx.engine.diagnosis import diagnose, find_cycle
 from pie_mlx.engine.job import GenerateGoal, Phase
 from pie_mlx.engine.scheduler import Blocked
 from pie_mlx.engine.watchdog import Watchdog
-from pie_mlx.errors import Deadlock, DeviceFailed, EngineDead, Leak, Starved
+from pie_mlx.errors import Deadlock, DeviceFailed, EngineDead, Leak, Starved, StepTimeout
 from pie_mlx.events import Alarm, EngineEnded, RequestEnded
 from pie_mlx.ids import PageId, RequestId
 from pie_mlx.sampling import Sampling
@@ -54,7 +55,7 @@ def wait_for_head(engine: Engine) -> None:
     """Return once the engine's thread has nothing more to run although a request is there."""
     for _ in range(2000):
         with engine.locked():
-            if engine._books.stepper.head is not None and engine._books.call_started_s is None:
+            if engine._books.stepper.head is not None and engine._books.call is None:
                 return
         time.sleep(0.005)
     raise AssertionError("the request never blocked")
@@ -86,6 +87,10 @@ def test_starved_request_is_warned_of_then_failed_alone(start: StartEngine, tmp_
     assert request.partial.completion_tokens > 0
     (path,) = (tmp_path / "reports").iterdir()
     report = json.loads(path.read_text())
+    assert report["waits_for"] == {str(request.id): []}, "nobody older holds pages: no request is in the way"
+    assert report["try"][0] == f"close or unpin {error.holders[0].name}: 8 pages"
+    assert report["try"][1] == "grow the pool: --pool-pages 11 or more"
+    assert isinstance(report["tried"], list)
     assert (report["schema"], report["kind"], report["request"]) == ("pie-mlx.alarm/1", "starved", request.id)
     assert report["error"]["code"] == "starved"
     assert report["error"]["hint"]
@@ -160,7 +165,7 @@ def test_long_steps_and_idle_time_are_no_stalls(start: StartEngine) -> None:
         time.sleep(0.002)
     clock = Clock(engine)
     assert clock.look(LIMIT_S * 4.9) == [], "a long prefill is the device's own time"
-    (warning,) = clock.look(60.0)
+    (warning,) = clock.look(61.0)
     assert (warning.level, warning.kind, warning.request) == ("warning", "device", None)
     faults.release.set()
     assert len(request.result(20).tokens) == 3
@@ -188,15 +193,106 @@ def test_hung_device_ends_the_engine_and_everybody_hears_of_it(start: StartEngin
     faults.release.set()
 
 
-def test_hung_errand_is_a_hung_device(start: StartEngine) -> None:
-    """Work that runs between two steps is timed too: its caller gets the device's failure."""
-    engine = start(8, step_timeout_s=0.2)
-    gate = threading.Event()
-    with pytest.raises(DeviceFailed):
-        engine.run_errand(lambda: gate.wait(20))
+class Errand:
+    """An errand that lasts until it is told to end, with requests that wait behind it."""
+
+    def __init__(self, engine: Engine, limit_s: float | None = None) -> None:
+        """Begin it; return once the engine's thread is on it."""
+        self.engine = engine
+        self.orders: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.done: SimpleQueue[None] = SimpleQueue()
+        self.pool = ThreadPoolExecutor(1)
+        self.future = self.pool.submit(engine.run_errand, self.work, limit_s=limit_s)
+        self.done.get(timeout=20)
+
+    def work(self) -> str:
+        """Do as told, on the engine's thread."""
+        self.done.put(None)
+        while (order := self.orders.get()) is not None:
+            order()
+            self.done.put(None)
+        return "done"
+
+    def do(self, order: Callable[[], object]) -> None:
+        """Have something done on the engine's thread."""
+        self.orders.put(order)
+        self.done.get(timeout=20)
+
+    def end(self) -> None:
+        """Let it end."""
+        self.orders.put(None)
+        self.pool.shutdown()
+
+
+def test_errand_over_its_own_limit_is_a_hung_device(start: StartEngine) -> None:
+    """Work that runs between two steps is timed too: its caller gets the device's failure, and later ones too."""
+    engine = start(8, step_timeout_s=0.2, errand_timeout_s=500.0)
+    errand = Errand(engine, limit_s=600.0)
+    clock = Clock(engine)
+    assert clock.look(299.0) == [], "neither a step's limit nor the usual one of errands"
+    (warning,) = clock.look(301.0)
+    assert (warning.level, warning.kind) == ("warning", "device")
+    (failure,) = clock.look(601.0)
+    assert (failure.level, failure.kind) == ("failure", "device")
+    with pytest.raises(StepTimeout, match="limit of 600"):
+        errand.future.result(20)
     with pytest.raises(EngineDead):
         engine.run_errand(lambda: None)
-    gate.set()
+    errand.end()
+
+
+def test_heartbeat_keeps_a_long_errand_alive(start: StartEngine) -> None:
+    """What it says of itself counts anew from then; what others say does not."""
+    engine = start(8)
+    errand = Errand(engine, limit_s=100.0)
+    waiting = engine.context(text(2, 20)).submit(max_tokens=3)
+    clock = Clock(engine)
+    call = engine._books.call
+    assert call is not None
+    call.alive_s -= 1000.0  # as if it had begun so long ago
+    engine.heartbeat()
+    assert call.alive_s < clock.start_s - 900, "only the engine's own thread can tell"
+    errand.do(engine.heartbeat)
+    assert clock.look(49.0) == []
+    errand.end()
+    assert errand.future.result(20) == "done"
+    assert len(waiting.result(20).tokens) == 3, "who waited behind it was not taken for starved"
+
+
+def test_time_of_device_calls_is_no_time_of_stalls(start: StartEngine) -> None:
+    """A request that waits for a pinned context's pages is not failed for the length of somebody's errand."""
+    engine = start(10)
+    holder = engine.context(text(1, 120))
+    holder.prefill().result(20)
+    holder.pin()
+    request = engine.context(text(2, 20)).submit(max_tokens=100)
+    wait_for_head(engine)
+    clock = Clock(engine)
+    engine._books.busy_s += LIMIT_S * 5  # an errand of that length came and went
+    assert clock.look(LIMIT_S * 5.4) == []
+    assert [alarm.level for alarm in clock.look(LIMIT_S * 5.6)] == ["warning"]
+    assert [alarm.level for alarm in clock.look(LIMIT_S * 6.1)] == ["failure"]
+    with pytest.raises(Starved):
+        request.result(20)
+
+
+def test_new_requests_are_no_sign_of_life_of_a_device(start: StartEngine) -> None:
+    """Clients that keep asking do not keep a hung device from being found out."""
+    faults = Faults(hang=frozenset({0}))
+    engine = start(8, FakeBackend(faults=faults))
+    first = engine.context(text(1, 20)).submit(max_tokens=3)
+    assert faults.is_hanging.wait(20)
+    clock = Clock(engine)
+    requests = [first]
+    for after_s in (20.0, 50.0, 90.0, 99.0):
+        requests.append(engine.context(text(2, 20)).submit(max_tokens=3))
+        clock.look(after_s)
+    limit_s = engine.settings.step_timeout_s
+    assert [alarm.level for alarm in clock.look(limit_s + 1.0)][-1] == "failure"
+    for request in requests:
+        with pytest.raises(StepTimeout):
+            request.result(20)
+    faults.release.set()
 
 
 def test_process_ends_although_the_device_hangs() -> None:

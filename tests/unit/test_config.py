@@ -97,10 +97,20 @@ def test_a_wrong_flag_is_named_as_it_was_typed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4GB", 4_000_000_000), ("512MiB", 512 << 20), ("1.5 kB", 1500), ("7", 7), ("2g", 2_000_000_000), (7, 7)],
+    [
+        ("4GB", 4_000_000_000),
+        ("512MiB", 512 << 20),
+        ("1.5 kB", 1500),
+        ("7", 7),
+        ("2g", 2_000_000_000),
+        (7, 7),
+        ("auto", "auto"),
+        (" Auto ", "auto"),
+        (None, None),
+    ],
 )
-def test_sizes_are_read_with_their_unit(text: object, size: int) -> None:
-    """Decimal and binary units, any case, spaces allowed."""
+def test_sizes_are_read_with_their_unit(text: object, size: object) -> None:
+    """Decimal and binary units, any case, spaces allowed; auto is a size too."""
     assert config.parse_bytes(text) == size
 
 
@@ -118,6 +128,28 @@ def test_the_stronger_pool_size_wins(user_file: Path) -> None:
     assert (settings.pool_pages, settings.pool_memory) == (7, None)
     with pytest.raises(UsageError, match="both size the pool"):
         config.load({"pool_pages": 7, "pool_memory": 8})
+
+
+@pytest.mark.parametrize("line", ['pool_memory = "4GB"', "pool_pages = 7"])
+def test_auto_overrides_a_number_from_a_weaker_source(user_file: Path, line: str) -> None:
+    """The word means the automatic size, not that nothing was said; its origin is who said it."""
+    user_file.write_text(line)
+    for flags, environ, origin in (
+        ({"pool_memory": "auto"}, {}, "flag"),
+        ({}, {"PIE_MLX_POOL_MEMORY": "auto"}, "environment (PIE_MLX_POOL_MEMORY)"),
+    ):
+        loaded = config.load(flags, environ=environ)
+        assert (loaded.settings.pool_pages, loaded.settings.pool_memory) == (None, "auto")
+        assert str(loaded.origins["pool_memory"]) == origin
+
+
+def test_auto_in_a_file_gives_way_to_a_number_in_a_flag(user_file: Path) -> None:
+    """A file may say auto; whoever is stronger still names a number, in bytes or in pages."""
+    user_file.write_text('pool_memory = "auto"\n')
+    assert config.load().settings.pool_memory == "auto"
+    assert config.load({"pool_memory": 8}).settings.pool_memory == 8
+    settings = config.load({"pool_pages": 7}).settings
+    assert (settings.pool_pages, settings.pool_memory) == (7, None)
 
 
 def test_a_file_that_is_not_toml_names_the_line(user_file: Path) -> None:
