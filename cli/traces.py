@@ -30,7 +30,7 @@ def find_trace(path: Path | None) -> Path:
     """
     if path is not None:
         return path
-    found = sorted(traces_folder().glob("*.jsonl"), key=lambda trace: trace.stat().st_mtime_ns)
+    found = sorted(traces_folder().rglob("*.jsonl"), key=lambda trace: trace.stat().st_mtime_ns)
     if not found:
         raise UsageError("there is no trace yet", 'pie-mlx tot run "QUESTION", or name a trace file')
     return found[-1]

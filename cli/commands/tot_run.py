@@ -38,7 +38,7 @@ class SearchFlags(Group):
     ] = None
     scorer: Annotated[
         str | None,
-        typer.Option(help="auto, label, p_true, vote, logprob, checker, consistency, rating, oracle or none."),
+        typer.Option(help="auto, label, p_true, vote, logprob, move, checker, consistency, rating, oracle or none."),
     ] = None
     propose: Annotated[str | None, typer.Option(help="Who proposes: model, or legal (the task's own moves).")] = None
     breadth: Annotated[int | None, typer.Option("--breadth", "-b", help="Children of an expanded node.")] = None
@@ -86,9 +86,14 @@ class TaskFlags(Group):
 
     task: Annotated[str, typer.Option("--task", help="A task (tot tasks lists them), or path.py:MyTask.")] = "free"
     split: Annotated[str | None, typer.Option(help="Part of the test set that a problem is drawn from.")] = None
+    num: Annotated[int | None, typer.Option("--n", "-n", help="Search so many problems of the test set.")] = None
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="With --n: greedy and best of n beside it, for its tokens.")
+    ] = True
     check: Annotated[bool, typer.Option("--check", help="Exit 5 where the task was not solved.")] = False
     trace: Annotated[
-        Path | None, typer.Option(help="Write the trace here (default: a new file in the state folder).")
+        Path | None,
+        typer.Option(help="Write the trace here (default: a new file in the state folder); with --n a folder."),
     ] = None
     tui: Annotated[bool, typer.Option("--tui", help="Watch and steer it in the workbench.")] = False
 
@@ -115,6 +120,9 @@ def run(
     stderr = Stderr(settings.color)
     given = {key: value for key, value in (search.given() | budget.given()).items() if value is not None}
     params = SearchParams(**given)  # type: ignore[arg-type]
+    if about.num is not None:
+        _run_set(settings, stderr, about, params, question, as_json=output.json)
+        return
     asked = None if question is None else gather_prompt(question, (), stderr=stderr, joins_stdin=False)
     task = make_task(about.task, asked, seed=params.seed, split=about.split)
     if about.check and not task.has_check:
@@ -129,6 +137,25 @@ def run(
     search_it = _search_in_workbench if about.tui else _search
     result = search_it(settings, stderr, _Plan(task, params, path, resumes=False))
     _finish(result, path, _Ending(stderr, settings, json=output.json, check=about.check))
+
+
+def _run_set(
+    settings: Settings, stderr: Stderr, about: TaskFlags, params: SearchParams, question: str | None, *, as_json: bool
+) -> None:
+    """Search a set of problems."""
+    from pie_mlx.cli.commands.tot_set import SetPlan, make_traces, search_set
+    from pie_mlx.search.tasks import draw_test_set
+
+    assert about.num is not None, "a set has a size"
+    if question is not None:
+        raise UsageError("a question and --n exclude each other", "drop one of them")
+    if about.tui:
+        raise UsageError("the workbench shows one search, not a set", "drop --tui or --n")
+    tasks = draw_test_set(about.task, about.num, seed=params.seed, split=about.split)
+    if about.check and not tasks[0].has_check:
+        raise UsageError(f"task {tasks[0].name!r} cannot check its answers", "drop --check, or choose a task that can")
+    plan = SetPlan(tasks, params, make_traces(about.trace, tasks[0].name), about.compare)
+    search_set(settings, stderr, plan, as_json=as_json, check=about.check)
 
 
 def resume(

@@ -8,7 +8,6 @@ never different.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from pie_mlx.errors import Impossible, PieError, PressureError
 from pie_mlx.sampling import derive_seed
 from pie_mlx.search.concurrency import estimate, waves
 from pie_mlx.search.failures import RecordedError
-from pie_mlx.search.node import FINAL, NodeId, NodePages, NodeStatus, child_id, id_path
+from pie_mlx.search.node import FINAL, NodeId, NodePages, NodeStatus, child_id, id_path, plain
 from pie_mlx.search.rules import Reading
 from pie_mlx.search.strategies.base import Ask
 from pie_mlx.search.trace_events import Deduplicated, NodeDone, NodeStarted, Verdict
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
 
 INDEPENDENT = frozenset({"best_of_n", "self_consistency"})
 """Strategies whose samples are votes: equal ones are counted, not merged."""
-
-_NOT_WORDS = re.compile(r"[\W_]+")
-
-
-def normalise(text: str) -> str:
-    """Return a text as near-duplicates compare it: case, blanks and punctuation do not count."""
-    return _NOT_WORDS.sub(" ", text).strip().casefold()
 
 
 class Expander:
@@ -240,7 +232,7 @@ class Expander:
             return ""
         if self._core.params.strategy in INDEPENDENT:
             return ""
-        return reading.key or f"{parent}: {normalise(reading.text)}"
+        return reading.key or f"{parent}: {plain(reading.text)}"
 
     def _merge(self, node: NodeId, reading: Reading) -> None:
         """Let a node whose state is there already stand back for the other one."""

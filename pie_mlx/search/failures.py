@@ -32,3 +32,17 @@ class NothingProposedError(PieError):
     def message(self) -> str:
         """Name the task."""
         return f"task {self.task!r} was given no first step at all: there is nothing to search"
+
+
+@dataclass(eq=False)
+class CrashedError(PieError):
+    """Code that a run called raised what is no typed error: a user's own task, for instance."""
+
+    code: ClassVar[str] = "crashed"
+    kind: str
+    told: str
+
+    @property
+    def message(self) -> str:
+        """Name the exception."""
+        return f"the task or a listener raised {self.kind}: {self.told}"

@@ -9,14 +9,16 @@ from pie_mlx.engine import Completion, Context, Request
 from pie_mlx.errors import InvalidParameter, PieError, PressureError
 from pie_mlx.search.concurrency import estimate, waves
 from pie_mlx.search.core import SearchCore
-from pie_mlx.search.node import ROOT, NodeId, TokenCounts
+from pie_mlx.search.node import ROOT, NodeId, TokenCounts, parent_id
 from pie_mlx.search.prompts import P_TRUE_QUESTION, RATING_QUESTION, VOTE_REQUEST
+from pie_mlx.search.ranking import MoveReader
 from pie_mlx.search.scoring.base import Judge, LabelQuestion, LabelReading, Scorer, Subject, TextReading
 from pie_mlx.search.scoring.checker import CheckerScorer
 from pie_mlx.search.scoring.compose import Cached, FirstOf
 from pie_mlx.search.scoring.consistency import ConsistencyScorer
 from pie_mlx.search.scoring.label import LabelScorer
 from pie_mlx.search.scoring.logprob import LogprobScorer
+from pie_mlx.search.scoring.move import MoveScorer
 from pie_mlx.search.scoring.p_true import p_true_scorer
 from pie_mlx.search.scoring.rating import RatingScorer
 from pie_mlx.search.scoring.vote import VoteScorer
@@ -139,8 +141,8 @@ class EngineJudge(Judge):
         self.costs[node] = self.costs.get(node, TokenCounts()) + counts
 
 
-def build_scorer(core: SearchCore) -> Scorer | None:
-    """Return the scorer that the parameters name; None scores nothing.
+def build_scorer(core: SearchCore, costs: dict[NodeId, TokenCounts]) -> Scorer | None:
+    """Return the scorer that the parameters name; None scores nothing. What it spends itself goes to ``costs``.
 
     Raises:
         InvalidParameter: the task has not what the scorer needs, or its labels start alike for this tokenizer.
@@ -154,6 +156,10 @@ def build_scorer(core: SearchCore) -> Scorer | None:
         raise InvalidParameter("scorer", name, f"another one: task {task.name!r} has neither check nor score")
     if name == "oracle" and task.oracle(task.start()) is None:
         raise InvalidParameter("scorer", name, f"another one: task {task.name!r} has no known truth")
+    if name == "auto" and core.params.propose == "legal":
+        name = "move"
+    if name == "move":
+        return FirstOf(_checker(core), _by_move(core, costs))
     if name == "auto":
         return FirstOf(_checker(core), Cached(_by_labels(core)))
     if name == "checker":
@@ -180,6 +186,12 @@ def _by_labels(core: SearchCore) -> Scorer:
     root = Subject(ROOT, "", task.start(), "", dialogue.root)
     dialogue.label_question(root, tuple(weights), first.question)
     return LabelScorer(weights, lambda s, labels: dialogue.label_question(s, labels, task.judging(s.state).question))
+
+
+def _by_move(core: SearchCore, costs: dict[NodeId, TokenCounts]) -> Scorer:
+    """The model's own choice among the legal moves."""
+    reader = MoveReader(core, costs)
+    return MoveScorer(lambda s: parent_id(s.node) or ROOT, lambda s: core.tree[s.node].text, reader.rank)
 
 
 def _by_oracle(core: SearchCore) -> Scorer:

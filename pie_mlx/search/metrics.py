@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pie_mlx.errors import Fact, InvalidParameter
-from pie_mlx.search.node import NodeStatus, TokenCounts
+from pie_mlx.search.node import NodeStatus, TokenCounts, plain
 from pie_mlx.search.replay import apply
 from pie_mlx.search.trace_events import (
     AlarmRaised,
@@ -43,6 +43,8 @@ class RunMetrics:
     """Share of the thoughts that did not have the form asked for."""
     invalid_share: float | None
     """Share of the thoughts that were no legal step."""
+    duplicate_share: float | None
+    """Share of the thoughts that said what an earlier sibling says."""
     num_nodes: int
     num_expanded: int
     num_pruned: int
@@ -94,6 +96,7 @@ def measure(events: Iterable[Event]) -> RunMetrics:
         num_thoughts=thoughts,
         unparsed_share=_ratio(tally.verdicts[Verdict.UNPARSED], thoughts),
         invalid_share=_ratio(tally.verdicts[Verdict.INVALID], thoughts),
+        duplicate_share=duplicate_share(tree),
         num_nodes=len(tree),
         num_expanded=sum(bool(node.children) for node in tree.nodes.values()),
         num_pruned=counts.get(NodeStatus.PRUNED, 0),
@@ -115,6 +118,24 @@ def measure(events: Iterable[Event]) -> RunMetrics:
 def _ratio(part: float, whole: float) -> float | None:
     """Divide, None where there is nothing to divide by."""
     return part / whole if whole else None
+
+
+def duplicate_share(tree: Tree) -> float | None:
+    """Return the share of the written thoughts that repeat an earlier sibling; None without any thought.
+
+    Thoughts are equal where the task's keys are, else where the texts differ in case, blanks and punctuation at most.
+    """
+    total = repeated = 0
+    for parent in tree.nodes.values():
+        seen: set[str] = set()
+        for child in (tree[child] for child in parent.children):
+            if child.status in (NodeStatus.WRITING, NodeStatus.FAILED) or not (child.key or child.text):
+                continue
+            said = child.key or plain(child.text)
+            total += 1
+            repeated += said in seen
+            seen.add(said)
+    return _ratio(repeated, total)
 
 
 def _solved_any(tree: Tree) -> bool | None:

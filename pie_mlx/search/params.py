@@ -14,7 +14,7 @@ StrategyName: TypeAlias = Literal[
     "greedy", "best_of_n", "self_consistency", "beam", "dfs", "best_first", "dvts", "mcts"
 ]
 ScorerName: TypeAlias = Literal[
-    "auto", "label", "p_true", "vote", "logprob", "checker", "consistency", "rating", "oracle", "none"
+    "auto", "label", "p_true", "vote", "logprob", "move", "checker", "consistency", "rating", "oracle", "none"
 ]
 ProposeMode: TypeAlias = Literal["model", "legal"]
 
@@ -33,7 +33,7 @@ class SearchParams:
 
     strategy: StrategyName = "beam"
     scorer: ScorerName = "auto"
-    """``auto`` takes the task's checker or score where it has one, else labels."""
+    """``auto`` takes the task's checker where a node is finished, else labels; legal moves are ranked by ``move``."""
     propose: ProposeMode = "model"
     """Who proposes children: the model, or the task's list of legal moves (no model call)."""
     breadth: int = 3
@@ -97,6 +97,8 @@ class SearchParams:
         for name in ("dedup", "stop_first", "oracle"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameter(name, getattr(self, name), "true or false")
+        if self.scorer == "move" and self.propose != "legal":
+            raise InvalidParameter("scorer", "move", "another scorer, unless moves are listed (--propose legal)")
         if self.scorer == "oracle" and not self.oracle:
             raise InvalidParameter("scorer", "oracle", "another scorer, unless the oracle is allowed (--oracle)")
         self.sampling(0)

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from pie_mlx.engine import Engine
@@ -21,7 +22,7 @@ from pie_mlx.search.core import SearchCore
 from pie_mlx.search.dialogue import Dialogue, TextModel
 from pie_mlx.search.ending import Ending, conclude
 from pie_mlx.search.expansion import Expander
-from pie_mlx.search.failures import NothingProposedError
+from pie_mlx.search.failures import CrashedError, NothingProposedError
 from pie_mlx.search.journal import Journal, Listen
 from pie_mlx.search.judging import EngineJudge, build_scorer
 from pie_mlx.search.node import ROOT, TokenCounts
@@ -94,7 +95,7 @@ class Run(Controls):
         self._verbs = Verbs(self._core, self._expander)
         self._core.repeat_recorded = self._verbs.repeat_recorded
         self._judge = EngineJudge(self._core)
-        self._scorer = build_scorer(self._core)
+        self._scorer = build_scorer(self._core, self._judge.costs)
         self._thread: threading.Thread | None = None
         self._result: SearchResult | None = None
         self._crash: BaseException | None = None
@@ -190,6 +191,20 @@ class Run(Controls):
             raise self._crash
         assert self._result is not None, "a run that is over has a result or a crash"
         return self._result
+
+    def outcome(self) -> SearchResult:
+        """Wait for the end as :meth:`result` does; whatever failed, also the task's own code, is the result's error.
+
+        Raises:
+            KeyboardInterrupt: as it came, after the run has given its pages back.
+        """
+        try:
+            return self.result()
+        except Exception as crash:
+            if self._result is None:
+                raise
+            error = crash if isinstance(crash, PieError) else CrashedError(type(crash).__name__, str(crash))
+            return replace(self._result, error=error)
 
     @property
     def tree(self) -> Tree:

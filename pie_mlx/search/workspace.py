@@ -99,6 +99,13 @@ class Workspace:
             self._forks.add(context)
             return context
 
+    def fork_of(self, base: Context) -> Context:
+        """Fork a fork; give it back to :meth:`release`."""
+        with self._lock:
+            context = base.fork(name=base.name)
+            self._forks.add(context)
+            return context
+
     def release(self, fork: Context) -> None:
         """Close a fork; idempotent."""
         with self._lock:

@@ -177,3 +177,61 @@ def test_a_killed_run_can_be_finished(cli: RunCli, tmp_path: Path) -> None:
     done = cli("tot", "resume", str(trace), "--pool-pages", "256")
     assert done.returncode == 0, done.stderr
     assert json.loads(cli("tot", "show", str(trace), "--json").stdout)["finish_reason"] is not None
+
+
+SET = [
+    "tot",
+    "run",
+    "--task",
+    "game24",
+    "--split",
+    "easy",
+    "--strategy",
+    "greedy",
+    "--breadth",
+    "1",
+    "--max-tokens",
+    "8",
+    "--pool-pages",
+    "256",
+]
+
+
+def test_a_set_tells_first_any_and_chance(cli: RunCli, tmp_path: Path) -> None:
+    """One object with its schema, a row and a trace a puzzle, rivals and baselines; unsolved is 5 with --check."""
+    folder = tmp_path / "set"
+    done = cli(*SET, "--n", "2", "--json", "--check", "--trace", str(folder))
+    facts = json.loads(done.stdout)
+    assert (facts["schema"], facts["n"], facts["complete"]) == ("pie-mlx.tot-set/1", 2, True)
+    assert done.returncode == (0 if facts["first"] == 1.0 else 5), done.stderr
+    assert facts["first"] <= facts["any"]
+    assert facts["baselines"]["random_pass"]["100"] > facts["baselines"]["random_pass"]["1"]
+    assert [rival["strategy"] for rival in facts["rivals"]] == ["best_of_n"]
+    assert [Path(row["trace"]) for row in facts["rows"]] == [folder / "001.jsonl", folder / "002.jsonl"]
+    assert cli("tot", "show", str(folder / "002.jsonl")).returncode == 0
+    again = cli(*SET, "--n", "2", "--trace", str(folder))
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr
+
+
+def test_an_interrupted_set_keeps_what_is_done(tmp_path: Path) -> None:
+    """Ctrl-C after the first of many puzzles: a table of what is done, marked, and 130."""
+    command = [sys.executable, "-m", "pie_mlx", *SET, "--n", "40", "--no-compare", "--trace", str(tmp_path / "set")]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as program:
+        assert program.stderr is not None
+        assert program.stdout is not None
+        while not (line := program.stderr.readline()).startswith("1/40"):
+            assert line, "the program ended before its first puzzle"
+        program.send_signal(signal.SIGINT)
+        table = program.stdout.read()
+        assert program.wait() == 130
+    assert "not complete" in table
+    assert "random play, best of 100" in table
+
+
+@pytest.mark.parametrize("extra", [("4 4 6 8",), ("--tui",), ("--n", "0")])
+def test_a_set_has_no_question_and_no_workbench(cli: RunCli, extra: tuple[str, ...]) -> None:
+    """What contradicts itself is refused before the model is loaded."""
+    assert cli(*SET, "--n", "2", *extra).returncode == 2

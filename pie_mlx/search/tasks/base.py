@@ -123,6 +123,15 @@ class Task(ABC, Generic[StateT]):
         """
         raise TaskError(f"task {self.name!r} cannot list its legal moves (state {self.key(state)[:60]!r})")
 
+    def plays(self, state: StateT) -> list[str]:
+        """Return what random legal play draws from, evenly: the legal moves, each as often as it can be made."""
+        return self.legal_moves(state)
+
+    def chance(self, state: StateT) -> float | None:
+        """Return the chance that random legal play solves the state, exactly; None where it is not known."""
+        del state
+        return None
+
     @abstractmethod
     def step(self, state: StateT, text: str) -> StateT | Rejected:
         """Parse a thought and apply it; the outcome is computed here, never read from what the text claims."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 from pie_mlx.search.errors import TaskError
 from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split
 from pie_mlx.search.tasks.expression import ExpressionError, last_equation, parse_expression
-from pie_mlx.search.tasks.moves import Term, list_moves, make_terms, move_text, read_move, show
+from pie_mlx.search.tasks.moves import Term, all_moves, list_moves, make_terms, move_text, read_move, show
 from pie_mlx.search.trace_events import Verdict
 
 State = tuple[Term, ...]
@@ -101,6 +101,10 @@ class Countdown(Task[State]):
     def legal_moves(self, state: State) -> list[str]:
         """List every different move whose result is a positive integer."""
         return [move_text(move) for move in list_moves([t.value for t in state]) if _is_natural(move[3])]
+
+    def plays(self, state: State) -> list[str]:
+        """List the moves of every pair whose result is a positive integer."""
+        return [move_text(move) for move in all_moves([t.value for t in state]) if _is_natural(move[3])]
 
     def step(self, state: State, text: str) -> State | Rejected:
         """Apply ``a op b = c``."""

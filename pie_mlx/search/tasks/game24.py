@@ -11,7 +11,7 @@ from pie_mlx.search.errors import TaskError
 from pie_mlx.search.tasks import solver24
 from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split
 from pie_mlx.search.tasks.expression import check_equation, last_equation
-from pie_mlx.search.tasks.moves import Term, list_moves, make_terms, move_text, read_move, show
+from pie_mlx.search.tasks.moves import Term, all_moves, list_moves, make_terms, move_text, read_move, show
 
 State = tuple[Term, ...]
 
@@ -87,6 +87,14 @@ class Game24(Task[State]):
     def legal_moves(self, state: State) -> list[str]:
         """List every different move."""
         return [move_text(move) for move in list_moves([term.value for term in state])]
+
+    def plays(self, state: State) -> list[str]:
+        """List the moves of every pair: equal numbers count as often as they are there."""
+        return [move_text(move) for move in all_moves([term.value for term in state])]
+
+    def chance(self, state: State) -> float:
+        """Return the chance of random legal play, exactly."""
+        return float(solver24.chance(tuple(term.value for term in state)))
 
     def step(self, state: State, text: str) -> State | Rejected:
         """Apply ``a op b = c``."""

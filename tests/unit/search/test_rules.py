@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pie_mlx.search.dialogue import join_line
-from pie_mlx.search.expansion import normalise
-from pie_mlx.search.node import ROOT, NodeId
+from pie_mlx.search.node import ROOT, NodeId, plain
 from pie_mlx.search.rules import Rules, without_echo
 from pie_mlx.search.tasks.arith import Arith
 from pie_mlx.search.tasks.free import Free
@@ -43,8 +42,8 @@ def test_a_line_has_one_blank_behind_its_lead(lead: str, line: str) -> None:
 
 def test_near_duplicates_are_equal() -> None:
     """Case, blanks and punctuation do not make another thought."""
-    assert normalise("The sky,  is BLUE!") == normalise("the sky is blue")
-    assert normalise("the sky is red") != normalise("the sky is blue")
+    assert plain("The sky,  is BLUE!") == plain("the sky is blue")
+    assert plain("the sky is red") != plain("the sky is blue")
 
 
 def test_thoughts_lead_to_an_answer_written_from_them() -> None:
