@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
@@ -61,12 +63,26 @@ def _register(to: typer.Typer, name: str, where: str, *, panel: str | None = Non
     """Give ``to`` the command that ``module:function`` names; its module imports no engine at its top."""
     module, function = where.split(":")
     command = getattr(import_module(f"pie_mlx.cli.commands.{module}"), function)
-    to.command(name, rich_help_panel=panel)(expand_groups(command))
+    to.command(name, rich_help_panel=panel)(_logged(f"{to.info.name} {name}", expand_groups(command)))
+
+
+def _logged(name: str, command: Callable[..., object]) -> Callable[..., object]:
+    """Let a command begin with a line in the log."""
+
+    @functools.wraps(command)
+    def run(**values: object) -> object:
+        from pie_mlx.cli import logfile
+
+        flag = values.get("log_file")
+        logfile.begin(name, flag=flag if isinstance(flag, str) else None, debug=bool(values.get("debug")))
+        return command(**values)
+
+    return run
 
 
 def _add_group(name: str, about: str, *, panel: str) -> typer.Typer:
     """Add an empty group of commands."""
-    group = typer.Typer(no_args_is_help=True, help=about)
+    group = typer.Typer(name=f"{PROGRAM} {name}", no_args_is_help=True, help=about)
     app.add_typer(group, name=name, rich_help_panel=panel)
     return group
 
@@ -139,6 +155,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def invoke(args: Sequence[str]) -> int:
     """Run the command line and return its exit code; no error leaves this function."""
+    began_s = time.monotonic()
+    code = 1
+    try:
+        code = _invoke(args)
+    finally:
+        logfile = sys.modules.get("pie_mlx.cli.logfile")
+        if logfile is not None:
+            logfile.end(code, began_s)
+    return code
+
+
+def _invoke(args: Sequence[str]) -> int:
+    """Run the command line; turn what it raises into its exit code."""
     from pie_mlx.errors import PieError
 
     edge = EdgeFlags.read(args)
@@ -187,8 +216,10 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 def _fail(report: Report, error: BaseException, edge: EdgeFlags) -> int:
     """Show a failure and return its exit code."""
+    from pie_mlx.cli import logfile
     from pie_mlx.cli.diagnostics import Stderr, show_failure
 
+    logfile.failure(report.code, error)
     try:
         if edge.debug:
             Stderr(edge.color).traceback(error)
@@ -223,7 +254,7 @@ def _fault_report(error: Exception) -> Report:
 
     what = "something went wrong that pie-mlx did not expect"
     why = f"{type(error).__name__}: {error}"
-    return Report("fault", what, why, "run it again with --debug, and report the traceback")
+    return Report("fault", what, why, "report the traceback: it is in the log (pie-mlx config path), or add --debug")
 
 
 if __name__ == "__main__":

@@ -93,11 +93,14 @@ class OutputFlags(Group):
 
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False
     color: Annotated[Color | None, typer.Option(help="Colour; auto is: on a terminal, unless NO_COLOR is set.")] = None
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; log more.")] = False
+    log_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where the log goes (config path shows it).", show_default=False)
+    ] = None
 
     def config_flags(self) -> dict[str, object]:
         """Return what of it is a setting."""
-        return {"color": None if self.color is None else self.color.value}
+        return {"color": None if self.color is None else self.color.value, "log_file": self.log_file}
 
 
 def expand_groups(command: Callable[..., object]) -> Callable[..., object]:

@@ -90,6 +90,7 @@ class Settings(BaseModel):
     stall_timeout: float = Field(10.0, gt=0, allow_inf_nan=False, description="seconds without progress until an alarm")
     offline: bool = Field(False, description="never use the network")
     color: Literal["auto", "always", "never"] = Field("auto", description="colour on a terminal: auto, always, never")
+    log_file: str | None = Field(None, min_length=1, description="where the log goes; unset is the system's place")
     system: str | None = Field(None, description="system message of run and chat")
     max_tokens: int = Field(512, ge=0, description="tokens of an answer")
     temp: float | None = Field(

@@ -194,7 +194,9 @@ class ChatLoop:
 
     def _report(self, error: PieError) -> None:
         """Show a failure; the chat goes on."""
+        from pie_mlx.cli import logfile
         from pie_mlx.cli.diagnostics import Report
 
+        logfile.failure(error.code, error)
         sys.stdout.flush()
         self._stderr.report(Report.of(error))

@@ -57,6 +57,7 @@ def _value_text(value: Fact) -> str:
 def path(*, output: OutputFlags) -> None:
     """Show where the program keeps its files."""
     from pie_mlx import config
+    from pie_mlx.cli.logfile import log_path
     from pie_mlx.cli.render import Stdout
 
     places = {
@@ -66,6 +67,7 @@ def path(*, output: OutputFlags) -> None:
         "state": config.folder("state"),
         "data": config.folder("data"),
         "cache": config.folder("cache"),
+        "log": log_path(output.log_file),
     }
     stdout = Stdout(load_config(output).settings.color)
     if output.json:

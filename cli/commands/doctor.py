@@ -84,6 +84,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _versions()
     yield _donation()
     yield _configuration()
+    yield _log()
     try:
         engine = open_engine(settings)
     except PieError as error:
@@ -153,6 +154,18 @@ def _configuration() -> Finding:
     except PieError as error:
         return Finding("registry", Verdict.FAILURE, error.message, error.hint)
     return Finding("registry", Verdict.OK, f"{len(registry.entries)} models, default {registry.default_name}")
+
+
+def _log() -> Finding:
+    """Whether the log can be written."""
+    from pie_mlx.cli.logfile import check_writable, log_path
+
+    path = log_path()
+    try:
+        check_writable(path)
+    except PieError as error:
+        return Finding("log", Verdict.WARNING, error.message, "pie-mlx config set log_file FILE")
+    return Finding("log", Verdict.OK, str(path))
 
 
 def _model(engine: Engine, settings: Settings) -> Iterator[Finding]:

@@ -54,6 +54,6 @@ def test_a_group_becomes_its_options_and_comes_back_whole() -> None:
         got.extend((word, output))
 
     expanded = expand_groups(command)
-    assert set(inspect.signature(expanded).parameters) == {"word", "json", "color", "debug"}
+    assert set(inspect.signature(expanded).parameters) == {"word", "json", "color", "debug", "log_file"}
     expanded(word="w", json=True, color=None, debug=False)
     assert got == ["w", OutputFlags(json=True)]
