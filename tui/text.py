@@ -10,27 +10,14 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F)
-_C1 = range(0x80, 0xA0)
+from pie_mlx.clean import clean_text as cleaned
+
 _LEVELS = "▁▂▃▄▅▆▇█"
-
-
-def _table() -> dict[int, str]:
-    """Map every character that a terminal might obey to what is shown in its place."""
-    table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
-    table |= {0x7F: "␡", 0x0D: ""}
-    table |= {code: f"\\x{code:02x}" for code in _C1}
-    table |= {code: f"\\u{code:04x}" for code in _BIDI}
-    table |= dict.fromkeys(range(0xD800, 0xE000), "�")
-    return table
-
-
-_TABLE = _table()
 
 
 def clean_text(text: str) -> str:
     """Return ``text`` with controls made visible (ESC as ``␛``), CR removed and tabs as spaces; keeps LF."""
-    return text.translate(_TABLE).replace("\t", "    ")
+    return cleaned(text).replace("\t", "    ")
 
 
 def one_line(text: str, limit: int = 400) -> str:

@@ -11,7 +11,7 @@ from rich.markdown import Heading, Markdown
 from rich.syntax import Syntax
 from rich.text import Text
 
-from pie_mlx.cli.chat.blocks import Block, Kind
+from pie_mlx.chat.blocks import Block, Kind
 from pie_mlx.cli.clean import clean_text
 
 if TYPE_CHECKING:

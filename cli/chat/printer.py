@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
-from pie_mlx.cli.chat.blocks import Block, BlockSplitter
+from pie_mlx.chat.blocks import Block, BlockSplitter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pie_mlx.chat.blocks import Block, Kind
 from pie_mlx.chat.reply import ReplyPiece
-from pie_mlx.cli.chat.blocks import Block, Kind
 from pie_mlx.cli.chat.markdown import render_block
 from pie_mlx.cli.chat.printer import ReplyPrinter
 from pie_mlx.cli.chat.screen import Screen, columns_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_mlx.cli.chat.blocks import Block, BlockSplitter, Kind
+from pie_mlx.chat.blocks import Block, BlockSplitter, Kind
 
 _TEXT = st.lists(
     st.sampled_from(
