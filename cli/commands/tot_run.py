@@ -210,15 +210,16 @@ def _search(settings: Settings, stderr: Stderr, plan: _Plan) -> SearchResult:
     from pie_mlx.search.trace import TraceWriter, read_trace
 
     view = make_view(stderr.console, stderr.line, run_title(plan.task.name, plan.params))
+    live = stderr.console.is_terminal
     with stderr.waiting(f"loading {model_name(settings)}"):
         engine = open_engine(settings)
     with engine:
         if plan.resumes:
             recorded = read_trace(plan.path)
             with TraceWriter.resume(recorded) as writer:
-                run = Run.from_trace(engine, plan.task, recorded, writer=writer, listen=view.take)
+                run = Run.from_trace(engine, plan.task, recorded, writer=writer, listen=view.take, deltas=live)
                 return follow(run, view)
-        run = Run(engine, plan.task, plan.params, listen=view.take)
+        run = Run(engine, plan.task, plan.params, listen=view.take, deltas=live)
         with TraceWriter.create(plan.path, run.header()) as writer:
             run.record(writer)
             return follow(run, view)
@@ -235,7 +236,7 @@ def _search_in_workbench(settings: Settings, stderr: Stderr, plan: _Plan) -> Sea
     with engine, ExitStack() as stack:
 
         def make_run(listen: Callable[[Event], None]) -> Run:
-            run = Run(engine, plan.task, plan.params, listen=listen)
+            run = Run(engine, plan.task, plan.params, listen=listen, deltas=True)
             run.record(stack.enter_context(TraceWriter.create(plan.path, run.header())))
             return run
 

@@ -80,7 +80,9 @@ class Journal:
                     return event
                 event = self._consume(event)
             elif self._writer is not None:
-                event = self._writer.write(event)
+                # Pieces are for who looks on: the whole text comes with the node's end, and a trace stays small.
+                is_piece = isinstance(event, TextAdded)
+                event = self._writer.stamp_aside(event) if is_piece else self._writer.write(event)
             else:
                 event = self._stamper.stamp(event)
             self._enter(event)

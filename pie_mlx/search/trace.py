@@ -139,6 +139,10 @@ class Stamper:
     def stamp(self, event: _E) -> _E:
         """Return the event with its place in the run."""
         self._seq += 1
+        return self.stamp_aside(event)
+
+    def stamp_aside(self, event: _E) -> _E:
+        """Return the event with the time and the number of the last one."""
         return replace(event, seq=self._seq, t_ns=max(self._clock() - self._zero, 0))
 
 
@@ -205,6 +209,10 @@ class TraceWriter:
         self._append(stamped.to_json())
         self._finished = isinstance(event, Finished)
         return stamped
+
+    def stamp_aside(self, event: _E) -> _E:
+        """Return an event with its time and the number of the last one: it is shown, but not part of the trace."""
+        return self._stamper.stamp_aside(event)
 
     def _append(self, line: dict[str, Fact]) -> None:
         try:

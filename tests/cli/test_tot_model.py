@@ -179,22 +179,8 @@ def test_a_killed_run_can_be_finished(cli: RunCli, tmp_path: Path) -> None:
     assert json.loads(cli("tot", "show", str(trace), "--json").stdout)["finish_reason"] is not None
 
 
-SET = [
-    "tot",
-    "run",
-    "--task",
-    "game24",
-    "--split",
-    "easy",
-    "--strategy",
-    "greedy",
-    "--breadth",
-    "1",
-    "--max-tokens",
-    "8",
-    "--pool-pages",
-    "256",
-]
+SET = ["tot", "run", "--task", "game24", "--split", "easy", "--strategy", "greedy", "--breadth", "1"]
+SET += ["--max-tokens", "8", "--pool-pages", "256"]
 
 
 def test_a_set_tells_first_any_and_chance(cli: RunCli, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from pie_mlx.search.strategies import STRATEGIES
 from pie_mlx.search.tasks.base import Judging
 from pie_mlx.search.tasks.free import Free
 from pie_mlx.search.tasks.game24 import Game24
+from pie_mlx.search.trace import TraceWriter, read_trace
 from pie_mlx.search.trace_events import (
     Event,
     Finished,
@@ -271,6 +273,20 @@ def test_pieces_join_to_the_thoughts(start_engine: Any) -> None:
             assert event.text in pieces.get(event.node, "")
     assert pieces
     assert tree_of(result) == tree_of(Run(start_engine(), Free(QUESTION), SMALL).result(60))
+
+
+def test_pieces_are_shown_and_not_written(start_engine: Any, tmp_path: Path) -> None:
+    """With deltas, a listener sees thoughts grow; the trace is the one of a run without them."""
+    told: list[list[Event]] = []
+    for deltas in (True, False):
+        events: list[Event] = []
+        run = Run(start_engine(), Free(QUESTION), SMALL, listen=events.append, deltas=deltas, name="r")
+        with TraceWriter.create(tmp_path / f"{deltas}.jsonl", run.header()) as writer:
+            run.record(writer)
+            run.result(60)
+        assert any(isinstance(event, TextAdded) for event in events) is deltas
+        told.append(facts(read_trace(tmp_path / f"{deltas}.jsonl").events))
+    assert told[0] == told[1]
 
 
 # --- faults ------------------------------------------------------------------------------
