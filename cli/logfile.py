@@ -22,6 +22,7 @@ LOG = logging.getLogger("pie_mlx.cli")
 _ROOT = logging.getLogger("pie_mlx")
 _MAX_BYTES = 1_000_000
 _NUM_OLD = 3
+_names: list[str] = []
 _FORM = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
 
@@ -97,6 +98,7 @@ def begin(command: str, *, flag: str | None, debug: bool) -> None:
     from pie_mlx import __version__
     from pie_mlx.errors import ConfigError
 
+    _names[:] = [command]
     if flag:
         check_writable(Path(flag).expanduser())
     try:
@@ -106,6 +108,11 @@ def begin(command: str, *, flag: str | None, debug: bool) -> None:
         path = default_path()
     _add(path, debug=debug)
     LOG.info("begin %s (pie-mlx %s, Python %s, %s)", command, __version__, platform.python_version(), sys.platform)
+
+
+def command() -> str:
+    """Return the name of the command that runs; the program's own where none has begun."""
+    return _names[0] if _names else "pie-mlx"
 
 
 def _add(path: Path, *, debug: bool) -> None:

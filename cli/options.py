@@ -223,8 +223,11 @@ def open_engine(settings: config.Settings) -> Engine:
         ModelError: the model is missing or cannot be loaded.
     """
     import pie_mlx.open
+    from pie_mlx.cli.live import publish
 
-    return pie_mlx.open.open_engine(model_name(settings), engine_settings(settings), offline=settings.offline)
+    engine = pie_mlx.open.open_engine(model_name(settings), engine_settings(settings), offline=settings.offline)
+    publish(engine)
+    return engine
 
 
 def tokenizer_of(engine: Engine) -> Tokenizer:

@@ -23,7 +23,7 @@ from pie_mlx.errors import ConfigError, InvalidParameter, UsageError
 PROJECT_FILE = Path("pie-mlx.toml")
 """The project's file, in the working folder."""
 _PREFIX = "PIE_MLX_"
-_FOLDER_KINDS = ("config", "state", "data", "cache")
+_FOLDER_KINDS = ("config", "state", "data", "cache", "runtime")
 _OTHER_VARIABLES = frozenset({f"{_PREFIX}BLAS"} | {f"{_PREFIX}{kind.upper()}_DIR" for kind in _FOLDER_KINDS})
 _STRENGTH = ("default", "user", "project", "environment", "flag")
 

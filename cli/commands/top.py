@@ -1,13 +1,15 @@
-"""``pie-mlx top``: pages, contexts, requests and alarms of a running server, live or once."""
+"""``pie-mlx top``: pages, contexts, requests and alarms of a running process or server, live or once."""
 
 from __future__ import annotations
 
 import json
+import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -15,151 +17,208 @@ from urllib.request import Request, urlopen
 import typer
 
 from pie_mlx.cli.options import Group, OutputFlags, color_of
+from pie_mlx.cli.topview import picture
 from pie_mlx.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from pie_mlx.cli.processes import Process
+    from pie_mlx.cli.render import ColorWish, Stdout
 
 _SCHEMA = "pie-mlx.pages/1"
+_LIST_SCHEMA = "pie-mlx.processes/1"
 _TIMEOUT_S = 10.0
-_MAX_ROWS = 20
 _LARGEST = 64 << 20
+
+Look: TypeAlias = Callable[[], dict[str, Any]]
+"""Takes a reading."""
 
 
 @dataclass(frozen=True)
 class TopFlags(Group):
     """Which server, and how often."""
 
-    url: Annotated[str, typer.Option(help="The server's address.")] = "http://127.0.0.1:8080"
+    url: Annotated[str | None, typer.Option(help="A server's address, such as http://127.0.0.1:8080.")] = None
     api_key: Annotated[str | None, typer.Option(help="The server's key.")] = None
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600.0)] = 1.0
     once: Annotated[bool, typer.Option("--once", help="Look once; so it is in a pipe.")] = False
 
 
-def top(*, look: TopFlags, output: OutputFlags) -> None:
-    """Show pages, contexts, requests and alarms of a running server."""
-    from pie_mlx.cli.render import Stdout, make_console
+def top(
+    which: Annotated[
+        str | None,
+        typer.Argument(help="A process id or a server's address (default: what runs here).", show_default=False),
+    ] = None,
+    *,
+    look: TopFlags,
+    output: OutputFlags,
+) -> None:
+    """Show pages, contexts, requests and alarms of what runs: a chat, a search, the workbench, a server."""
+    from pie_mlx.cli.render import Stdout
 
     stdout = Stdout(color_of(output))
-    facts = fetch(look)
+    url = look.url or (which if which is not None and "://" in which else None)
+    if url is not None:
+        if look.url and which is not None:
+            raise UsageError("one address or process at a time", "pie-mlx top " + look.url)
+        _show(lambda: fetch(url, look.api_key), look, output, stdout)
+        return
+    with ExitStack() as opened:
+        found = [opened.enter_context(process) for process in _find(which)]
+        if len(found) > 1:
+            _list(found, output, stdout)
+        else:
+            _show(found[0].look, look, output, stdout)
+
+
+def _find(which: str | None) -> list[Process]:
+    """Return the processes that are meant.
+
+    Raises:
+        UsageError: there is none, or ``which`` is no process id.
+    """
+    from pie_mlx.cli.processes import find
+
+    if which is not None and not (which.isascii() and which.isdigit()):
+        raise UsageError(f"{which!r} is neither a process id nor an address such as http://127.0.0.1:8080")
+    found = find(None if which is None else int(which))
+    if found:
+        # One process has one engine at a time; one that it has just left may still answer.
+        return list({process.pid: process for process in found}.values())
+    if which is not None:
+        raise UsageError(f"process {which} runs no engine of yours", "pie-mlx top shows what runs")
+    hint = "start pie-mlx chat, tot run, tui or serve; or name a server: pie-mlx top http://HOST:PORT"
+    raise UsageError("nothing runs here that can be looked at", hint)
+
+
+def _list(found: list[Process], output: OutputFlags, stdout: Stdout) -> None:
+    """Show which processes there are, for the next call to name one."""
+    from pie_mlx.cli.processes import Gone
+
+    rows: list[dict[str, Any]] = []
+    for process in found:
+        try:
+            facts = process.look()
+        except Gone:
+            continue
+        pages = facts["pages"]
+        rows.append({**facts["process"], "model": facts["model"], "held": pages["held"], "total": pages["total"]})
+    if output.json:
+        stdout.json({"schema": _LIST_SCHEMA, "processes": rows})
+        return
+    cells = [
+        (str(row["pid"]), row["command"], row["model"], f"{row['held']}/{row['total']}", _age(row["began_s"]))
+        for row in rows
+    ]
+    stdout.table(("process", "command", "model", "pages", "age"), cells, right=(0, 3, 4))
+    if stdout.is_terminal:
+        stdout.line(f"\npie-mlx top {rows[-1]['pid']} looks at one of them" if rows else "")
+
+
+def _age(began_s: float) -> str:
+    """Return how long something runs."""
+    seconds = max(0, int(time.time() - began_s))
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"
+
+
+def _show(take: Look, look: TopFlags, output: OutputFlags, stdout: Stdout) -> None:
+    """Show one reading, or one after the other where a person looks on."""
+    from pie_mlx.cli.processes import Gone
+
+    try:
+        facts = take()
+    except Gone as error:
+        raise UsageError("the process does not answer", "pie-mlx top shows what runs") from error
     if output.json:
         stdout.json(facts)
     elif look.once or not stdout.is_terminal:
         stdout.show(picture(facts))
     else:
-        _live(look, facts, make_console(sys.stdout, color_of(output)))
+        _live(take, facts, look.interval, color_of(output))
 
 
-def _live(look: TopFlags, facts: dict[str, Any], console: Console) -> None:
-    """Draw again and again, until Ctrl-C."""
+def _live(take: Look, facts: dict[str, Any], interval_s: float, color: ColorWish) -> None:
+    """Draw again and again, until q, Ctrl-C or the process's end."""
     from rich.live import Live
 
-    with Live(picture(facts), console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            live.update(picture(facts), refresh=True)
-            time.sleep(look.interval)
-            facts = fetch(look)
+    from pie_mlx.cli.diagnostics import Stderr
+    from pie_mlx.cli.processes import Gone
+    from pie_mlx.cli.render import make_console
+
+    console = make_console(sys.stdout, color)
+    before, before_s = facts, time.monotonic()
+    try:
+        with _keys() as wants_to_leave, Live(picture(facts), console=console, auto_refresh=False, screen=True) as live:
+            while not wants_to_leave(interval_s):
+                facts, now_s = take(), time.monotonic()
+                live.update(picture(facts, _speed(before, facts, now_s - before_s)), refresh=True)
+                before, before_s = facts, now_s
+    except KeyboardInterrupt:
+        return
+    except Gone:
+        Stderr(color).note("the process has ended")
 
 
-def fetch(look: TopFlags) -> dict[str, Any]:
+def _speed(before: dict[str, Any], facts: dict[str, Any], seconds: float) -> float:
+    """Return the tokens a second between two readings."""
+    counts = [one["counters"].get("tokens_committed", 0) for one in (before, facts)]
+    return float(counts[1] - counts[0]) / max(seconds, 1e-3)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits, and says whether q was pressed meanwhile; the terminal is as before afterwards."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield _just_wait
+        return
+    import os
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def wants_to_leave(seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        while select.select([descriptor], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            pressed = os.read(descriptor, 64)
+            if not pressed or pressed.lower().startswith(b"q"):
+                return True
+        return False
+
+    tty.setcbreak(descriptor)
+    try:
+        yield wants_to_leave
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _just_wait(seconds: float) -> bool:
+    """Wait; there is no keyboard."""
+    time.sleep(seconds)
+    return False
+
+
+def fetch(url: str, api_key: str | None) -> dict[str, Any]:
     """Return a server's reading.
 
     Raises:
         UsageError: the address is none, nobody answers there, or the answer is not a reading.
     """
-    if urlsplit(look.url).scheme not in ("http", "https"):
-        raise UsageError(f"{look.url!r} is not an address such as http://127.0.0.1:8080")
-    headers = {"Authorization": f"Bearer {look.api_key}"} if look.api_key else {}
-    request = Request(look.url.rstrip("/") + "/v1/pages", headers=headers)  # noqa: S310  the scheme is checked above
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f"{url!r} is not an address such as http://127.0.0.1:8080")
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    request = Request(url.rstrip("/") + "/v1/pages", headers=headers)  # noqa: S310  the scheme is checked above
     try:
         with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  as above
             facts = json.loads(answer.read(_LARGEST))
     except HTTPError as error:
         hint = "add --api-key KEY" if error.code == 401 else None
-        raise UsageError(f"the server at {look.url} answers {error.code}", hint) from error
+        raise UsageError(f"the server at {url} answers {error.code}", hint) from error
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
-        raise UsageError(f"no server answers at {look.url}: {reason}", "start one: pie-mlx serve") from error
+        raise UsageError(f"no server answers at {url}: {reason}", "start one: pie-mlx serve") from error
     except ValueError as error:
-        raise UsageError(f"what answers at {look.url} is not a pie-mlx server") from error
+        raise UsageError(f"what answers at {url} is not a pie-mlx server") from error
     if not isinstance(facts, dict) or facts.get("schema") != _SCHEMA:
-        raise UsageError(f"what answers at {look.url} is not a pie-mlx server of this version")
+        raise UsageError(f"what answers at {url} is not a pie-mlx server of this version")
     return facts
-
-
-def picture(facts: dict[str, Any]) -> RenderableType:
-    """Return one look at a server: a headline, contexts, requests and alarms."""
-    from rich.console import Group as Rows
-
-    parts: list[RenderableType] = [_headline(facts), _contexts(facts), _requests(facts)]
-    if facts["alarms"]:
-        rows = [(alarm["level"], alarm["kind"], alarm["message"]) for alarm in facts["alarms"][-5:]]
-        parts.append(_table("alarms", ("level", "kind", "what"), rows))
-    return Rows(*parts)
-
-
-def _headline(facts: dict[str, Any]) -> RenderableType:
-    """Return the pool and the queues in two lines."""
-    from rich.text import Text
-
-    from pie_mlx.cli.clean import one_line
-
-    pages, waiting = facts["pages"], facts["admission"]
-    state = "alive" if facts["is_alive"] else "DEAD"
-    pool = (
-        f"pages {pages['held']}/{pages['total']} held (private {pages['private']}, shared {pages['shared']}, "
-        f"cached {pages['cached']}), sharing {pages['sharing_ratio']:.2f}"
-    )
-    queues = ", ".join(f"{kind} {one['inside']} inside {one['waiting']} waiting" for kind, one in waiting.items())
-    return Text(f"{one_line(str(facts['model']))} · {state} · {pool}\n{queues}")
-
-
-def _contexts(facts: dict[str, Any]) -> RenderableType:
-    """Return the contexts with most pages first."""
-    ordered = sorted(facts["contexts"], key=lambda one: (-one["num_pages"], one["id"]))
-    rows = [
-        (
-            str(one["id"]),
-            one["name"],
-            str(one["num_tokens"]),
-            str(one["num_pages"]),
-            str(one["num_pages"] - one["num_private"]),
-            str(one["num_evicted_tokens"]),
-            f"{one['idle_s']:.1f}",
-        )
-        for one in ordered
-    ]
-    return _table("contexts", ("id", "name", "tokens", "pages", "shared", "evicted", "idle s"), rows)
-
-
-def _requests(facts: dict[str, Any]) -> RenderableType:
-    """Return the requests, oldest first, with what each waits for."""
-    ordered = sorted(facts["requests"], key=lambda one: -one["age_s"])
-    rows = [
-        (
-            str(one["id"]),
-            str(one["context"]),
-            one["phase"],
-            str(one["completion_tokens"]),
-            f"{one['age_s']:.1f}",
-            one["waits_for"] or "",
-        )
-        for one in ordered
-    ]
-    return _table("requests", ("id", "context", "phase", "tokens", "age s", "waits for"), rows)
-
-
-def _table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> RenderableType:
-    """Return a table of at most as many rows as a screen has, and how many there are."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from pie_mlx.cli.clean import one_line
-
-    shown = f", {_MAX_ROWS} shown" if len(rows) > _MAX_ROWS else ""
-    table = Table(title=f"{len(rows)} {title}{shown}", box=None, title_justify="left", pad_edge=False, expand=False)
-    for name in header:
-        table.add_column(name, no_wrap=True)
-    for row in rows[:_MAX_ROWS]:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    return table

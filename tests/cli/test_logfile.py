@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ SECRET = "my secret question"
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where the log lies in this test."""
     monkeypatch.setenv("PIE_MLX_STATE_DIR", str(tmp_path / "state"))
     return tmp_path / "state" / "pie-mlx.log"

@@ -55,5 +55,5 @@ def test_a_group_becomes_its_options_and_comes_back_whole() -> None:
 
     expanded = expand_groups(command)
     assert set(inspect.signature(expanded).parameters) == {"word", "json", "color", "debug", "log_file"}
-    expanded(word="w", json=True, color=None, debug=False)
+    expanded(word="w", json=True, color=None, debug=False, log_file=None)
     assert got == ["w", OutputFlags(json=True)]
