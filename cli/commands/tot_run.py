@@ -162,6 +162,7 @@ def resume(
     trace: Annotated[Path, typer.Argument(help="The trace of a run that was killed.")],
     *,
     task: Annotated[str | None, typer.Option(help="The task, where it is a file of your own.")] = None,
+    tui: Annotated[bool, typer.Option("--tui", help="Watch and steer it in the workbench.")] = False,
     engine: EngineFlags,
     output: OutputFlags,
 ) -> None:
@@ -179,7 +180,12 @@ def resume(
     made = make_task(task or recorded.header.task, started.question)
     stderr = Stderr(settings.color)
     params = SearchParams.from_json(dict(recorded.header.params))
-    result = _search(settings, stderr, _Plan(made, params, trace, resumes=True))
+    if tui:
+        from pie_mlx.cli.workbench import check_terminal
+
+        check_terminal()
+    search_it = _search_in_workbench if tui else _search
+    result = search_it(settings, stderr, _Plan(made, params, trace, resumes=True))
     _finish(result, trace, _Ending(stderr, settings, json=output.json, check=False))
 
 
@@ -229,13 +235,17 @@ def _search_in_workbench(settings: Settings, stderr: Stderr, plan: _Plan) -> Sea
     """Run the search where it is watched and steered; leaving the workbench ends it."""
     from pie_mlx.cli.workbench import watch_run
     from pie_mlx.search.run import Run
-    from pie_mlx.search.trace import TraceWriter
+    from pie_mlx.search.trace import TraceWriter, read_trace
 
     with stderr.waiting(f"loading {model_name(settings)}"):
         engine = open_engine(settings)
     with engine, ExitStack() as stack:
 
         def make_run(listen: Callable[[Event], None]) -> Run:
+            if plan.resumes:
+                recorded = read_trace(plan.path)
+                writer = stack.enter_context(TraceWriter.resume(recorded))
+                return Run.from_trace(engine, plan.task, recorded, writer=writer, listen=listen)
             run = Run(engine, plan.task, plan.params, listen=listen, deltas=True)
             run.record(stack.enter_context(TraceWriter.create(plan.path, run.header())))
             return run
@@ -283,8 +293,9 @@ def summary_lines(result: SearchResult, path: Path) -> list[tuple[str, str]]:
     oracle = " · steered by the oracle" if result.oracle else ""
     pages = result.pages
     peak = f"at most {pages.peak} held of {pages.total}, each shared {pages.sharing_ratio:.1f}×"
+    repeats = f" · {result.duplicate_share:.0%} repeat a sibling" if result.duplicate_share else ""
     lines = [
-        ("result", f"{result.finish_reason}{solved} · {cost}{oracle}"),
+        ("result", f"{result.finish_reason}{solved} · {cost}{repeats}{oracle}"),
         ("pages", f"{pages.free_before} free → {peak} → {pages.free_after} free"),
         ("trace", str(path)),
     ]

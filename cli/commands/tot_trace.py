@@ -58,6 +58,7 @@ def show(
 
 def _tree_facts(trace: Trace, tree: Tree) -> dict[str, Fact]:
     """Return header, nodes and outcome as one object."""
+    from pie_mlx.search.metrics import duplicate_share
     from pie_mlx.search.result import NodeResult
 
     outcome = tree.outcome
@@ -69,6 +70,7 @@ def _tree_facts(trace: Trace, tree: Tree) -> dict[str, Fact]:
         "answer": None if outcome is None else outcome.answer,
         "solved": None if outcome is None else outcome.solved,
         "torn": trace.torn,
+        "duplicate_share": duplicate_share(tree),
         "nodes": [NodeResult.of(found).to_json() for found in tree.walk()],
         "alarms": list(tree.alarms),
         "notices": list(tree.notices),
@@ -92,16 +94,19 @@ def _show_tree(stdout: Stdout, trace: Trace, tree: Tree) -> None:
 def _head(trace: Trace, tree: Tree) -> list[tuple[str, str]]:
     """Return what is said above the tree."""
     from pie_mlx.cli.clean import one_line
+    from pie_mlx.search.metrics import duplicate_share
     from pie_mlx.search.trace import RunStarted
 
     started = next((event for event in trace.events if isinstance(event, RunStarted)), None)
     how = "" if started is None else f" · {started.strategy} scored by {started.scorer}"
     oracle = " · steered by the oracle" if started is not None and started.oracle else ""
     outcome = tree.outcome
+    share = duplicate_share(tree)
+    repeats = f" · {share:.0%} of the thoughts repeat a sibling" if share else ""
     lines = [
         ("run", f"{trace.header.task}{how}{oracle} · seed {trace.header.seed} · {trace.header.model}"),
         ("question", one_line(tree.question)),
-        ("tokens", f"{tree.tokens().completion} in {len(tree)} nodes"),
+        ("tokens", f"{tree.tokens().completion} in {len(tree)} nodes{repeats}"),
     ]
     if outcome is None:
         torn = "; its last line is torn" if trace.torn else ""

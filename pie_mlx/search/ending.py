@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pie_mlx.errors import PieError, PressureError
 from pie_mlx.search.core import SearchCore
+from pie_mlx.search.metrics import duplicate_share
 from pie_mlx.search.node import ROOT, Node, NodeId, NodeStatus, rank_key
 from pie_mlx.search.progress import Progress
 from pie_mlx.search.result import NodeResult, PoolUse, SearchResult
@@ -137,5 +138,6 @@ def _result(core: SearchCore, progress: Progress, reason: FinishReason, error: P
         calls=core.spending.calls,
         num_solved=sum(bool(core.rules.solved(node.id)) for node in candidates),
         num_finished=len(candidates),
+        duplicate_share=duplicate_share(tree),
         error=error,
     )

@@ -88,6 +88,8 @@ class SearchResult:
     """Finished candidates that are right."""
     num_finished: int
     """Finished candidates."""
+    duplicate_share: float | None = None
+    """Share of the thoughts that said what an earlier sibling says; None without any thought."""
     error: PieError | None = field(default=None)
 
     @property
@@ -113,6 +115,7 @@ class SearchResult:
             "wall_s": self.wall_s,
             "pages": self.pages.to_json(),
             "alarms": list(self.alarms),
+            "duplicate_share": self.duplicate_share,
         }
         if self.oracle:
             out["oracle"] = True

@@ -28,6 +28,7 @@ FIELDS = {
     "wall_s",
     "pages",
     "alarms",
+    "duplicate_share",
 }
 PAGES = {"total", "peak", "free_before", "free_after", "sharing_ratio"}
 RUN = ("tot", "run", "4 9 10 13", "--task", "game24", "--pool-pages", "256", "--max-tokens", "16")

@@ -90,9 +90,13 @@ class Free(Task[State]):
         return "\n".join(" ".join(thought.casefold().split()).rstrip(".") for thought in state)
 
     def judging(self, state: State) -> Judging:
-        """Ask whether the points serve the question; on the starter these labels take a quarter of the mass."""
+        """Ask whether the points serve the question, in the form whose labels the starter follows most.
+
+        Over 20 thoughts of the starter, ``Question: … Answer:`` gives Yes and No 0.43 of the mass; the same question
+        ending in ``(yes or no):`` gives 0.11, letters A to C 0.18, True and False 0.09, good and bad 0.04.
+        """
         del state
         return Judging(
-            "\n\nIs this a good answer to the question? (yes or no):",
+            "\n\nQuestion: Is this a good answer? Yes or No?\nAnswer:",
             {"Yes": 1.0, "No": 0.0},
         )

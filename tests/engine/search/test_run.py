@@ -451,6 +451,7 @@ def test_the_result_is_the_documented_object(start_engine: Any) -> None:
     assert out["schema"] == "pie-mlx.tot-result/1"
     assert set(out) == {
         "schema", "answer", "solved", "finish_reason", "nodes", "tokens", "wall_s", "pages", "alarms",
+        "duplicate_share",
     }  # fmt: skip
     assert set(out["nodes"][0]) == {"id", "parent", "depth", "text", "score", "status", "tokens", "pages"}
     assert set(out["tokens"]) == {"prompt", "cached", "completion"}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pie_mlx.errors import InvalidParameter
-from pie_mlx.search.metrics import auc, mean_regret, measure, regret
-from pie_mlx.search.trace import Event, Finished, FinishReason, PagesRead, Trace
-from pie_mlx.search.tree import PoolCounts, TokenCounts
+from pie_mlx.search.metrics import auc, duplicate_share, mean_regret, measure, regret
+from pie_mlx.search.trace import Event, Finished, FinishReason, NodeDone, NodeStarted, PagesRead, Trace, apply
+from pie_mlx.search.tree import ROOT, NodeId, PoolCounts, TokenCounts, Tree
 
 
 def test_a_run_is_measured_from_its_events(recorded: Callable[..., Trace]) -> None:
@@ -24,6 +24,27 @@ def test_a_run_is_measured_from_its_events(recorded: Callable[..., Trace]) -> No
     assert (m.peak_pages, m.freed_pages) == (8, 2)
     assert m.wall_s == len(recorded().events)
     assert m.tokens_per_s == 60 / m.wall_s
+
+
+def test_repetition_among_siblings_is_a_share_of_the_thoughts() -> None:
+    """Equal up to case and punctuation counts, a cousin's words do not, and no thought gives no share."""
+    tree = Tree()
+    assert duplicate_share(tree) is None
+    for event in (
+        NodeStarted(node=ROOT),
+        NodeDone(node=ROOT),
+        *_said("0.0", "Think of light."),
+        *_said("0.1", "think of light"),
+        *_said("0.2", "Look up"),
+        *_said("0.2.0", "Think of light."),
+    ):
+        apply(tree, event)
+    assert duplicate_share(tree) == 1 / 4
+
+
+def _said(node: str, text: str) -> list[Event]:
+    """Return the events of one thought."""
+    return [NodeStarted(node=NodeId(node)), NodeDone(node=NodeId(node), text=text)]
 
 
 def test_page_means_are_weighted_by_time(recorded: Callable[..., Trace]) -> None:
