@@ -30,7 +30,8 @@ CLIENTS = 16
 CODES = {"queue_full", "starved", "hog", "impossible", "deadlock", "evicted", "deadline"}
 ENDS = {"answer", "unsolved", "budget", "starved"}
 CHAT, TOT = "/v1/chat/completions", "/v1/tot"
-_HANG_S = 120
+_HANG_S = 180
+"""Longer than the drilled server lets a request take."""
 _SAMPLES = 200
 
 
@@ -103,7 +104,7 @@ class Drill:
                 self.met["left"] += 1
                 return
             text = response.read().decode()
-        assert response.status_code in (200, 400, 429, 503), response.status_code
+        assert response.status_code in (200, 400, 429, 503, 504), response.status_code
         if response.status_code != 200:
             self._refused(json.loads(text)["error"], response)
         elif path == TOT:
@@ -126,7 +127,11 @@ class Drill:
 
     def _searched(self, text: str) -> None:
         """See that a search has exactly one end, and that a starved one says why."""
-        told = [json.loads(line) for line in _data(text)]
+        told = [json.loads(line) for line in _data(text) if line != "[DONE]"]
+        if "error" in told[-1] and "event" not in told[-1]:
+            assert told[-1]["error"]["code"] in CODES, told[-1]
+            self.met[f"search ended by {told[-1]['error']['code']}"] += 1
+            return
         kinds = [event.get("event", "header") for event in told]
         assert kinds.count("finish") == 1, kinds[-3:]
         assert kinds[-1] == "finish", kinds[-3:]
@@ -180,6 +185,7 @@ def resident_mib(pid: int) -> float:
 def served(model: str, pages: int) -> Iterator[tuple[str, int]]:
     """Serve a model in a process of its own; yield its address and process id, and drain it at the end."""
     flags = ["--model", model, "--pool-pages", str(pages), "--port", "0", "--json", "--max-waiting", "6"]
+    flags += ["--request-timeout", "120"]
     command = [sys.executable, "-m", "pie_mlx", "serve", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None, "it is a pipe"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from pie_mlx.engine import Completion, Piece
 from pie_mlx.errors import InvalidParameter
 from pie_mlx.sampling import Sampling
+from pie_mlx.server.admission import Gate
 from pie_mlx.server.bodies import Sampled
 from pie_mlx.server.errors import DeadlineError, TooLargeError
 from pie_mlx.server.exchange import Exchange
@@ -63,6 +65,19 @@ def client_key(exchange: Exchange, user: str | None) -> str:
     return f"user {user}" if user else f"address {exchange.client}"
 
 
+@asynccontextmanager
+async def turn(gate: Gate, exchange: Exchange, user: str | None, *, streams: bool) -> AsyncIterator[None]:
+    """Wait for a client's turn, and hold its place while inside; a stream shows meanwhile that it lives.
+
+    Raises:
+        PieError: the gate is full or closed.
+    """
+    async with AsyncExitStack() as held:
+        async with exchange.patient(streams=streams):
+            await held.enter_async_context(gate.place(client_key(exchange, user)))
+        yield
+
+
 def sampling_of(state: ServerState, body: Sampled, num_logprobs: int) -> Sampling:
     """Return the sampling of a request; what it leaves open is the server's default, and the seed is drawn."""
     defaults = state.settings
@@ -105,7 +120,7 @@ async def respond(state: ServerState, exchange: Exchange, answering: Answering) 
     timer = asyncio.get_running_loop().call_later(limit_s, exchange.abort, DeadlineError(limit_s))
     teller = _Stream(exchange, answering) if body.stream else None
     try:
-        async with state.gate.place(client_key(exchange, body.user)):
+        async with turn(state.gate, exchange, body.user, streams=bool(body.stream)):
             with Generation(state.engine, state.pump, answering.ask) as generation:
                 generation.start()
                 while not generation.is_over:

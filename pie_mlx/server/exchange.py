@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -169,9 +169,9 @@ class Exchange:
         """Begin a stream of server-sent events; once."""
         if self._is_stream:
             return
-        self._is_stream = True
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
         await self._begin(200, {**headers, "x-accel-buffering": "no"})
+        self._is_stream = True
 
     async def event(self, body: object, *, name: str | None = None) -> None:
         """Send one event."""
@@ -181,6 +181,24 @@ class Exchange:
     async def comment(self) -> None:
         """Send a comment: clients skip it, and a connection that is dead shows it."""
         await self._write(b": waiting\n\n")
+
+    @contextlib.asynccontextmanager
+    async def patient(self, *, streams: bool) -> AsyncIterator[None]:
+        """While inside, nothing else is told; a stream begins after a while, and shows that it lives by comments."""
+        beat = asyncio.ensure_future(self._beat()) if streams else None
+        try:
+            yield
+        finally:
+            if beat is not None:
+                beat.cancel()
+                await asyncio.wait({beat})
+
+    async def _beat(self) -> None:
+        """Send a comment now and then."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            await self.begin_stream()
+            await self.comment()
 
     async def end_stream(self, last: bytes = b"data: [DONE]\n\n") -> None:
         """Send the last bytes and end the stream."""

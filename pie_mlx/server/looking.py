@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.state import ServerState
@@ -46,9 +46,10 @@ async def health(state: ServerState, exchange: Exchange) -> None:
 
 
 async def pages(state: ServerState, exchange: Exchange) -> None:
-    """Tell one consistent reading of pages, contexts and requests, and the last alarms."""
+    """Tell one consistent reading of pages, contexts and requests, and the last alarms; ``map=1`` adds every page."""
     engine = state.engine
     readings = engine.readings()
+    wants_map = exchange.request.query_params.get("map") == "1"
     counts = readings.pages
     page_size = engine.settings.page_size
     await exchange.answer(
@@ -68,10 +69,8 @@ async def pages(state: ServerState, exchange: Exchange) -> None:
                 "searches": {"inside": state.search_gate.num_inside, "waiting": state.search_gate.num_waiting},
             },
             "runs": sorted(state.runs),
-            "alarms": [
-                {"level": alarm.level, "kind": alarm.kind, "message": alarm.message, "request": alarm.request}
-                for alarm in list(state.metrics.alarms)
-            ],
+            "map": [list(astuple(page)) for page in engine.page_map()] if wants_map else None,
+            "alarms": [asdict(alarm) for alarm in list(state.metrics.alarms)],
         }
     )
 

@@ -16,7 +16,7 @@ from pie_mlx.search.tasks.base import Task
 from pie_mlx.search.tasks.registry import make_task
 from pie_mlx.search.trace_events import Event, Finished, NodeStarted
 from pie_mlx.search.tree import parse_node_id
-from pie_mlx.server.answers import client_key, new_id
+from pie_mlx.server.answers import new_id, turn
 from pie_mlx.server.bodies import SearchBody, SteeringBody, read
 from pie_mlx.server.bridge import Inbox
 from pie_mlx.server.errors import (
@@ -51,7 +51,7 @@ async def search(state: ServerState, exchange: Exchange) -> None:
     timer = asyncio.get_running_loop().call_later(limit_s, exchange.abort, DeadlineError(limit_s))
     try:
         async with (
-            state.search_gate.place(client_key(exchange, body.user)),
+            turn(state.search_gate, exchange, body.user, streams=body.stream),
             _Running(state, task, params, deltas=body.stream and body.deltas) as running,
         ):
             exchange.notes["run"] = running.run.name

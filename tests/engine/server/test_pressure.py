@@ -139,6 +139,20 @@ def test_a_stream_shows_that_it_lives_during_a_long_prefill(serve: Any, backend:
     assert response.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/tot"])
+def test_a_stream_shows_that_it_lives_while_it_waits_for_its_turn(serve: Any, backend: Any, path: str) -> None:
+    """In the queue too a comment is sent now and then, and the answer follows as ever."""
+    server = serve(backend=backend(pause_s=0.02), max_running=1, max_searches=1, heartbeat_s=0.1)
+    asked = body(stream=True) if path == CHAT else {"question": "why?", "params": {"breadth": 1, "depth": 1}}
+    asked |= {"user": "a", "max_tokens": 60} if path == CHAT else {"user": "a"}
+    with ThreadPoolExecutor(2) as pool:
+        first, second = list(pool.map(lambda _: server.http.post(path, json=asked), range(2)))
+    assert sum(one.text.startswith(": waiting\n\n") for one in (first, second)) == 1
+    for one in (first, second):
+        assert one.status_code == 200
+        assert '"finish_reason":"length"' in one.text or '"event":"finish"' in one.text
+
+
 def never_read(server: Any, path: str, asked: dict[str, Any]) -> socket.socket:
     """Send a request and return its connection, of which nothing is read and which buffers next to nothing."""
     raw = json.dumps(asked).encode()
