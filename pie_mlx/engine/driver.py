@@ -7,8 +7,8 @@ happens but in :meth:`Driver.step`.
 from __future__ import annotations
 
 from pie_mlx.backend.base import Backend
+from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.core import Core
-from pie_mlx.engine.scheduler import Limits
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.stepping import Stepper
 from pie_mlx.errors import PieError

@@ -13,6 +13,7 @@ from pie_mlx.engine.completion import Completion, FinishReason, Piece
 from pie_mlx.engine.sequence import Sequence
 from pie_mlx.errors import PieError
 from pie_mlx.ids import RequestId
+from pie_mlx.kv.prefix_index import PageKey
 from pie_mlx.sampling import Sampling
 
 
@@ -121,6 +122,8 @@ class Job:
     phase: Phase = Phase.WAITING
     after: Job | None = None
     """The request that computes this one's prefix now: it waits for that prefill, not beside it."""
+    ahead: list[PageKey] = field(default_factory=list)
+    """Keys of its sequence's pages, computed or not, as far as it was asked for them."""
     submitted_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
     ended_s: float | None = None

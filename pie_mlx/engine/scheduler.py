@@ -16,107 +16,12 @@ answers, and by induction so does every other. ``docs/scheduling.md`` has the wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from pie_mlx.engine.asking import NO_HITS, Ask, Hits, Limits, World
 from pie_mlx.engine.job import Phase
-from pie_mlx.errors import Hog, Holder, PressureError, Starved
+from pie_mlx.errors import Hog, PressureError, Starved
 from pie_mlx.ids import ContextId, PageId, RequestId
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A live request as the scheduler sees it."""
-
-    request: RequestId
-    context: ContextId
-    phase: Phase
-    outstanding: int
-    """Tokens to compute before its next result, at least 1."""
-    num_pages: int
-    """Pages that its context views now."""
-    num_resident: int
-    """Tokens that are in them."""
-    room: int
-    """Slots it may write without a fresh page, unless somebody else takes the tail first."""
-    tail: PageId | None
-    """The page of that room."""
-    has_progressed: bool = True
-    """Whether it computed anything since it was last preempted."""
-    waits_for_prefix: bool = False
-    """Whether an older request is computing its prefix right now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one step may hold."""
-
-    page_size: int
-    max_batch: int
-    prefill_chunk: int
-    max_rows: int | None = None
-    """Segments per step where the model cannot be batched: 1; None is no such limit."""
-
-
-class World(Protocol):
-    """What the scheduler may look at; every method is a question without effect."""
-
-    @property
-    def asks(self) -> Iterable[Ask]:
-        """Live requests, oldest first."""
-        ...
-
-    @property
-    def num_running(self) -> int:
-        """How many of them take part in steps."""
-        ...
-
-    @property
-    def free_pages(self) -> int:
-        """Pages free now."""
-        ...
-
-    @property
-    def total_pages(self) -> int:
-        """Pages of the pool."""
-        ...
-
-    def cached_pages(self) -> int:
-        """Pages that only the prefix index views."""
-        ...
-
-    def private_pages(self, context: ContextId) -> int:
-        """Pages that no other context views."""
-        ...
-
-    def younger_holders(self, request: RequestId) -> Sequence[Ask]:
-        """Live requests younger than ``request`` whose contexts view pages, youngest first."""
-        ...
-
-    def idle_contexts(self) -> Sequence[ContextId]:
-        """Contexts with pages but without a request, unpinned, least recently used first."""
-        ...
-
-    def pinned_contexts(self) -> Sequence[ContextId]:
-        """Contexts with pages but without a request, pinned."""
-        ...
-
-    def group_pages(self, contexts: Sequence[ContextId]) -> int:
-        """Pages that would be free if all these contexts and the prefix index dropped their views."""
-        ...
-
-    def tail_viewers(self, context: ContextId) -> Sequence[ContextId]:
-        """Other contexts that view this one's last page, where that is not shown in full."""
-        ...
-
-    def is_tail_cached(self, context: ContextId) -> bool:
-        """Whether the prefix index views this context's last page, where that is not shown in full."""
-        ...
-
-    def holders(self) -> tuple[Holder, ...]:
-        """Who holds pages, most first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +44,8 @@ class Blocked:
     why: str
     is_admission: bool = False
     """Whether it has not started: older requests run, and it may wait for them."""
+    spare: tuple[PageId, ...] = ()
+    """Pages of its prefix hits: to drop them for it would make it need them anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +58,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class EvictCached:
-    """Drop prefix entries nobody views, least recently used first, until ``num_pages`` are free."""
+    """Drop prefix entries nobody views, least recently used first, until ``num_pages`` are free; not ``spare``."""
 
     num_pages: int
+    spare: tuple[PageId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +157,7 @@ class _Handout:
         self._runners_left = world.num_running
         self._taken_tails: set[PageId] = set()
         self._is_restoring = False
+        self._world = world
         for ask in world.asks:
             if self._is_over():
                 break
@@ -261,46 +170,54 @@ class _Handout:
 
     def _consider(self, ask: Ask) -> None:
         """Grant an ask, pass it over, or make it the head."""
-        size, is_running, is_decode = self._limits.page_size, ask.phase.is_running, ask.outstanding == 1
+        size, is_running, hits = self._limits.page_size, ask.phase.is_running, NO_HITS
         self._runners_left -= is_running
+        if not is_running:
+            if not self._is_next(ask):
+                return
+            hits = self._world.prefix_hits(ask.request)
+            ask = ask.behind(hits)
+        is_decode = ask.outstanding <= 1
         if ask.waits_for_prefix or (not is_decode and self._prefill_left == 0):
             self._num_running += is_running
             self._promised += -(-ask.outstanding // size) if is_running else 0
             return
         room = 0 if ask.tail in self._taken_tails else ask.room
-        if not is_running and not self._may_start(ask, room):
+        if not is_running and not self._may_start(ask, room, hits):
             return
         self._is_restoring = self._is_restoring or ask.phase in (Phase.RESTORING, Phase.PREEMPTED)
         self._num_running += 1
-        want = 1 if is_decode else min(ask.outstanding, self._prefill_left)
+        want = ask.outstanding if is_decode else min(ask.outstanding, self._prefill_left)
         # Behind the head, free pages are kept for it: only one's own room is left.
         count = min(want, room + (0 if self.head is not None else self._free * size))
-        if count == 0:
+        if count == 0 and not hits.pages:
             self.head = self.head or Blocked(ask.request, 1, self._free, "its next token needs a page")
             return
         fresh = -(-max(0, count - room) // size)
         self._free -= fresh
         self._promised += -(-(ask.outstanding - count) // size)
-        self._rows_left -= 1
+        self._rows_left -= count > 0
         self._prefill_left -= 0 if is_decode else count
         if room and ask.tail is not None:
             self._taken_tails.add(ask.tail)
         self.grants.append(Grant(ask.request, count, fresh))
 
-    def _may_start(self, ask: Ask, room: int) -> bool:
-        """Admit a request that does not run: its whole prompt must fit, and a page for each running request.
+    def _is_next(self, ask: Ask) -> bool:
+        """Whether a request that does not run may be looked at: nobody before it is blocked, or being restored."""
+        return self.head is None and not (ask.phase is Phase.PREEMPTED and self._is_restoring)
+
+    def _may_start(self, ask: Ask, room: int, hits: Hits) -> bool:
+        """Admit a request that does not run: what its prompt still needs must fit, and a page for each running one.
 
         Without the second part a preempted request would be restored into the page that the next token of an
         older one takes from it again. The oldest of all may always start; it then takes what there is, chunk by
         chunk.
         """
-        if self.head is not None or (ask.phase is Phase.PREEMPTED and self._is_restoring):
-            return False
         need = -(-max(0, ask.outstanding + 1 - room) // self._limits.page_size) + self._num_running + self._promised
         if self._num_running == 0 or need <= self._free:
             return True
         why = "its prompt and a page for each older request do not fit"
-        self.head = Blocked(ask.request, need, self._free, why, is_admission=True)
+        self.head = Blocked(ask.request, need, self._free, why, is_admission=True, spare=hits.pages)
         return False
 
 
@@ -327,36 +244,37 @@ def _reclaim(world: World, head: Blocked) -> Answer | None:
         return None
     group, younger = _victims(world, head)
     idle = group[: len(group) - len(younger)]
-    cached = gain = world.cached_pages()
+    spare = head.spare
+    cached = gain = world.cached_pages(spare)
     chosen: list[ContextId] = []
     for context in idle:
         if gain >= deficit:
             break
-        private = world.private_pages(context)
+        private = world.private_pages(context, spare)
         if private:
             chosen.append(context)
             gain += private
-    if head.is_admission and gain < deficit and world.group_pages(group) < deficit:
+    if head.is_admission and gain < deficit and world.group_pages(group, spare) < deficit:
         return None
     if cached:
-        return EvictCached(deficit)
+        return EvictCached(deficit, spare)
     if chosen:
         return EvictIdle(tuple(chosen), all_views=False)
     for ask in younger:
-        if world.private_pages(ask.context):
+        if world.private_pages(ask.context, spare):
             return Preempt(ask.request, all_views=False)
-    if world.group_pages(group) == 0:
+    if world.group_pages(group, spare) == 0:
         return None
     # Nobody holds a page alone, but several contexts that may be evicted hold pages together.
     if idle:
-        return EvictIdle(_smallest_group(world, idle), all_views=True)
+        return EvictIdle(_smallest_group(world, idle, spare), all_views=True)
     return Preempt(younger[0].request, all_views=True)
 
 
-def _smallest_group(world: World, idle: list[ContextId]) -> tuple[ContextId, ...]:
+def _smallest_group(world: World, idle: list[ContextId], spare: tuple[PageId, ...]) -> tuple[ContextId, ...]:
     """Return the first 1, 2, 4 … of ``idle`` that free a page together; all of them if younger requests must help."""
     size = 1
-    while size < len(idle) and world.group_pages(idle[:size]) == 0:
+    while size < len(idle) and world.group_pages(idle[:size], spare) == 0:
         size *= 2
     return tuple(idle[:size])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pie_mlx.engine.checkpoints import Checkpoints
-from pie_mlx.ids import ContextId
+from pie_mlx.ids import ContextId, PageId
 from pie_mlx.kv.page_table import PageTable
 from pie_mlx.kv.prefix_index import ROOT_KEY, PageKey, PrefixIndex, page_key
 
@@ -74,6 +74,20 @@ class Sequence:
         if self.state is not None:
             self.checkpoints.pass_by(position, self.state)
         self.state = state
+
+    def find_prefix(self, index: PrefixIndex, ahead: list[PageKey], page_size: int, *, before: int) -> list[PageId]:
+        """Return the pages that :meth:`adopt_prefix` would take over, changing nothing.
+
+        ``ahead`` remembers the keys of the sequence's pages between calls, as long as its tokens only grow.
+        """
+        table = self.table
+        if table.full_pages() < table.num_slots // page_size:
+            return []
+        self.index_pages(None, page_size)
+        for at in range(len(ahead), before // page_size):
+            tokens = self.tokens[at * page_size : (at + 1) * page_size]
+            ahead.append(page_key(ahead[-1] if ahead else ROOT_KEY, tokens))
+        return index.find(ahead, len(self.keys))
 
     def adopt_prefix(self, index: PrefixIndex, page_size: int, *, before: int) -> int:
         """Take over cached pages that continue what is resident, up to position ``before``; return the tokens gained.

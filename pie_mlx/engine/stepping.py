@@ -27,6 +27,7 @@ from pie_mlx.backend.base import (
     WantNothing,
     WantToken,
 )
+from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.completion import FinishReason, Piece
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.job import Allowed, GenerateGoal, Job, LabelsGoal, Phase
@@ -36,7 +37,6 @@ from pie_mlx.engine.scheduler import (
     EvictIdle,
     ForgetTail,
     Grant,
-    Limits,
     Reclaim,
     Refuse,
     Run,
@@ -107,7 +107,7 @@ class Stepper:
         """Carry out one reclaim."""
         core = self._core
         if isinstance(answer, EvictCached):
-            self.actions.append(f"dropped {core.index.evict(answer.num_pages)} cached pages")
+            self.actions.append(f"dropped {core.index.evict(answer.num_pages, spare=answer.spare)} cached pages")
         elif isinstance(answer, EvictIdle):
             for context in answer.contexts:
                 freed = core.evict(core.sequences[context], all_views=answer.all_views, was_running=False)

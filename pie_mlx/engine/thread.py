@@ -14,10 +14,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from pie_mlx.backend.base import Backend, BackendFacts, Outcome
+from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.books import Books
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.errand import Errand
-from pie_mlx.engine.scheduler import Limits
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.sizing import PoolSize
 from pie_mlx.engine.stepping import Stepper, StepWork

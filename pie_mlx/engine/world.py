@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pie_mlx.engine.asking import NO_HITS, Ask, Hits
 from pie_mlx.engine.job import Job, Phase
-from pie_mlx.engine.scheduler import Ask
 from pie_mlx.errors import Holder
-from pie_mlx.ids import ContextId, RequestId
+from pie_mlx.ids import ContextId, PageId, RequestId
 
 if TYPE_CHECKING:
     from pie_mlx.engine.core import Core
@@ -39,7 +39,7 @@ def make_ask(job: Job) -> Ask:
 
 
 class CoreWorld:
-    """A :class:`~pie_mlx.engine.scheduler.World` over the core; costly answers are made only when asked."""
+    """A :class:`~pie_mlx.engine.asking.World` over the core; costly answers are made only when asked."""
 
     def __init__(self, core: Core) -> None:
         """Look at ``core``, which must not change meanwhile."""
@@ -65,14 +65,25 @@ class CoreWorld:
         """Pages of the pool."""
         return self._core.pool.num_pages
 
-    def cached_pages(self) -> int:
-        """Pages that only the prefix index views."""
-        return self._core.index.num_cached()
+    def prefix_hits(self, request: RequestId) -> Hits:
+        """What the prefix index holds of what a request that does not run would compute."""
+        core, job = self._core, self._core.jobs[request]
+        sequence, size = job.sequence, core.pool.page_size
+        if not core.index.is_on:
+            return NO_HITS
+        pages = sequence.find_prefix(core.index, job.ahead, size, before=job.first_wanted)
+        if not pages:
+            return NO_HITS
+        return Hits(tuple(pages), (len(sequence.keys) + len(pages)) * size - sequence.num_resident)
 
-    def private_pages(self, context: ContextId) -> int:
-        """Pages that no other context views; the prefix index gives its views up when asked."""
+    def cached_pages(self, spare: Sequence[PageId] = ()) -> int:
+        """Pages that only the prefix index views, without ``spare``."""
+        return self._core.index.num_cached(spare)
+
+    def private_pages(self, context: ContextId, spare: Sequence[PageId] = ()) -> int:
+        """Pages that no other context views; the prefix index gives its views up when asked, but for ``spare``."""
         core = self._core
-        return core.sequences[context].table.num_own(core.index.views_by_page())
+        return core.sequences[context].table.num_own(core.index.droppable_views(spare))
 
     def younger_holders(self, request: RequestId) -> Sequence[Ask]:
         """Requests younger than ``request`` whose contexts view pages, youngest first."""
@@ -93,12 +104,12 @@ class CoreWorld:
         """Contexts with pages, pinned and without a request."""
         return [s.id for s in self._core.sequences.values() if s.job is None and s.pinned and s.table.num_pages]
 
-    def group_pages(self, contexts: Sequence[ContextId]) -> int:
-        """Pages that would be free if all these contexts and the prefix index dropped their views."""
+    def group_pages(self, contexts: Sequence[ContextId], spare: Sequence[PageId] = ()) -> int:
+        """Pages that would be free if these contexts and the prefix index, but for ``spare``, dropped their views."""
         pool = self._core.pool
         pages = [page for context in contexts for page in self._core.sequences[context].table.pages]
         views = np.bincount(np.asarray(pages, dtype=np.int64), minlength=pool.num_pages + 1)
-        views += self._core.index.views_by_page()
+        views += self._core.index.droppable_views(spare)
         refs = pool.refs_by_page()
         return int(np.count_nonzero((refs > 0) & (refs == views)))
 

@@ -69,11 +69,11 @@ class PrefixIndex:
         """Return the pages of all entries."""
         return list(self._by_page)
 
-    def num_cached(self) -> int:
-        """Return how many entries nobody else views."""
+    def num_cached(self, spare: Sequence[PageId] = ()) -> int:
+        """Return how many entries nobody else views, without those of ``spare``."""
         if not self._entries:
             return 0
-        return int(np.count_nonzero(self._num_views & self._pool.is_viewed_once()))
+        return int(np.count_nonzero(self.droppable_views(spare) & self._pool.is_viewed_once()))
 
     def views_by_page(self) -> npt.NDArray[np.int32]:
         """Return the index's own views by page, 0 or 1 each; read-only by contract."""
@@ -98,6 +98,27 @@ class PrefixIndex:
         self.num_hits += len(found)
         return found
 
+    def find(self, keys: Sequence[PageKey], first: int) -> list[PageId]:
+        """Return the pages of ``keys[first:]`` as far as all are here, without taking note of it.
+
+        ``keys`` are those of a sequence's leading pages. Only keys are compared: it is an estimate of :meth:`match`.
+        """
+        found: list[PageId] = []
+        for at in range(first, len(keys)):
+            entry = self._entries.get(keys[at])
+            if entry is None:
+                break
+            found.append(entry.page)
+        return found
+
+    def droppable_views(self, spare: Sequence[PageId]) -> npt.NDArray[np.int32]:
+        """Return the index's own views by page, without those of ``spare``: what it could give up."""
+        if not spare:
+            return self._num_views
+        views = self._num_views.copy()
+        views[list(spare)] = 0
+        return views
+
     def touch(self, pages: Sequence[PageId]) -> None:
         """Note that ``pages`` were used now; those without an entry are passed over."""
         if pages and self._entries:
@@ -121,11 +142,11 @@ class PrefixIndex:
         entry = _Entry(key, page, keys[-2] if len(keys) > 1 else ROOT_KEY, tuple(tokens))
         self._entries[key] = self._by_page[page] = entry
 
-    def evict(self, num_pages: int) -> int:
-        """Free at least ``num_pages`` cached pages, least recently used first; return how many became free."""
+    def evict(self, num_pages: int, *, spare: Sequence[PageId] = ()) -> int:
+        """Free up to ``num_pages`` cached pages but not ``spare``, least recently used first; return how many."""
         if num_pages <= 0 or not self._entries:
             return 0
-        cached = np.flatnonzero(self._num_views & self._pool.is_viewed_once())
+        cached = np.flatnonzero(self.droppable_views(spare) & self._pool.is_viewed_once())
         order = np.lexsort((-self._depth[cached], self._used_at[cached]))
         pages = [PageId(page) for page in cached[order[:num_pages]].tolist()]
         for page in pages:

@@ -107,6 +107,48 @@ def test_all_share_one_prefix(drive: MakeDriver, cache: bool) -> None:
     assert_all_free(driver)
 
 
+def test_what_is_shared_already_is_not_asked_for_again(drive: MakeDriver) -> None:
+    """Four requests whose prompts begin like a running one's fit beside it, though five whole prompts would not."""
+    driver = drive(40, max_batch=8)
+    shared = prompt(1, 20 * 16)
+    prompts = [[*shared, *prompt(kind, 10)] for kind in range(2, 7)]
+    first = ask(driver, driver.core.open(prompts[0], "first"), 60)
+    while not first.tokens:
+        driver.step()
+    jobs = [first, *(ask(driver, driver.core.open(tokens, ""), 30) for tokens in prompts[1:])]
+    driver.step()
+    assert [job.phase.is_running for job in jobs] == [True] * 5, "all start at once"
+    run_checked(driver, max_steps=80)
+    assert [job.tokens for job in jobs] == [answer(prompts[0], 60), *(answer(tokens, 30) for tokens in prompts[1:])]
+    assert [job.cached_tokens for job in jobs[1:]] == [320] * 4
+    assert driver.core.counters["preemptions"] == 0
+    assert_all_free(driver)
+
+
+def test_a_blocked_request_does_not_drop_its_own_prefix(drive: MakeDriver) -> None:
+    """It takes the cached pages that it has no use for, though those that it will view were used less recently."""
+    driver = drive(47, prefix_cache_share=1.0)
+    shared = prompt(1, 20 * 16 + 1)
+    for tokens in (shared, prompt(4, 3 * 16 + 1)):
+        spent = driver.core.open(tokens, "spent")
+        ask(driver, spent, 0)
+        driver.run()
+        driver.core.close(spent.id)
+    older = ask(driver, driver.core.open(prompt(2, 18 * 16 + 8), "older"), 20)
+    while not older.tokens:
+        driver.step()
+    assert (driver.core.pool.num_free, driver.core.index.num_cached()) == (5, 23)
+    younger_prompt = [*shared[:-1], *prompt(3, 5 * 16)]
+    younger = ask(driver, driver.core.open(younger_prompt, "younger"), 5)
+    driver.step()
+    assert younger.phase.is_running, "two cached pages of somebody else's were what it lacked"
+    assert younger.cached_tokens == 320
+    run_checked(driver, max_steps=80)
+    assert older.tokens == answer(prompt(2, 18 * 16 + 8), 20)
+    assert younger.tokens == answer(younger_prompt, 5)
+    assert_all_free(driver)
+
+
 def test_hog_is_refused_and_the_others_go_on(drive: MakeDriver) -> None:
     """A context that wants more than the pool gets its typed error at once; everybody else completes."""
     driver = drive(16)

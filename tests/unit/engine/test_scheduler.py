@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from pie_mlx.engine.asking import NO_HITS, Ask, Hits, Limits
 from pie_mlx.engine.job import Phase
 from pie_mlx.engine.scheduler import (
-    Ask,
     EvictCached,
     EvictIdle,
     ForgetTail,
     Grant,
-    Limits,
     Preempt,
     Refuse,
     Run,
@@ -42,6 +41,8 @@ class World:
     """Unpinned contexts without a request, least recently used first."""
     tails: dict[int, int] = field(default_factory=dict)
     """Last pages that are not shown in full, by context."""
+    hits: dict[int, Hits] = field(default_factory=dict)
+    """What the cache holds of a request's prompt, by request."""
 
     @property
     def num_running(self) -> int:
@@ -53,13 +54,18 @@ class World:
         """Count the pages that nobody views."""
         return self.total_pages - len(set().union(self.cache, *self.pages.values()))
 
-    def cached_pages(self) -> int:
-        """Count the pages that only the cache views."""
-        return len(self.cache - set().union(*self.pages.values()))
+    def prefix_hits(self, request: RequestId) -> Hits:
+        """Tell what was laid down."""
+        return self.hits.get(request, NO_HITS)
 
-    def private_pages(self, context: ContextId) -> int:
-        """Count the pages that no other context views."""
-        return len(self.pages.get(context, set()) - set().union(*(p for c, p in self.pages.items() if c != context)))
+    def cached_pages(self, spare: Sequence[PageId] = ()) -> int:
+        """Count the pages that only the cache views."""
+        return len(self.cache - set(spare) - set().union(*self.pages.values()))
+
+    def private_pages(self, context: ContextId, spare: Sequence[PageId] = ()) -> int:
+        """Count the pages that no other context views, nor the cache for good."""
+        others = set().union(*(p for c, p in self.pages.items() if c != context))
+        return len(self.pages.get(context, set()) - others - set(spare))
 
     def younger_holders(self, request: RequestId) -> Sequence[Ask]:
         """List younger requests with pages, youngest first."""
@@ -73,11 +79,11 @@ class World:
         """List the pinned contexts."""
         return [ContextId(context) for context in self.pinned]
 
-    def group_pages(self, contexts: Sequence[ContextId]) -> int:
+    def group_pages(self, contexts: Sequence[ContextId], spare: Sequence[PageId] = ()) -> int:
         """Count the pages that only these contexts and the cache view."""
         members = set(contexts)
         kept: set[int] = set().union(*(p for c, p in self.pages.items() if c not in members))
-        return len(set().union(self.cache, *(self.pages.get(c, set()) for c in members)) - kept)
+        return len(set().union(self.cache, *(self.pages.get(c, set()) for c in members)) - kept - set(spare))
 
     def tail_viewers(self, context: ContextId) -> Sequence[ContextId]:
         """List who else views the context's unfinished page."""
@@ -309,3 +315,57 @@ def test_who_waits_for_a_prefix_is_passed_over() -> None:
 def test_chunks_end_at_the_budget(outstanding: int) -> None:
     """A prefill takes what is outstanding, up to the chunk."""
     assert granted(schedule(World(50, [waiting(1, outstanding)]), LIMITS)) == {1: min(outstanding, 64)}
+
+
+def test_a_prompt_that_the_cache_holds_needs_less() -> None:
+    """What others view already is not asked for again: a request that fits thanks to it starts at once."""
+    world = World(10, [ask(1, pages=3), waiting(2, 5 * SIZE)], pages={1: {1, 2, 3}}, cache={4, 5, 6, 7})
+    blocked = schedule(world, LIMITS)
+    assert isinstance(blocked, EvictCached), "without the hits it would need six pages of three"
+    world.hits[2] = Hits((PageId(4), PageId(5), PageId(6), PageId(7)), 4 * SIZE)
+    answer = schedule(replace(world, asks=[ask(1, pages=3, room=4), waiting(2, 5 * SIZE)]), LIMITS)
+    assert granted(answer) == {1: 1, 2: SIZE}
+
+
+def test_own_hits_are_not_dropped_for_the_one_who_needs_them() -> None:
+    """Dropping a page that the head would view frees nothing for it; somebody else's cached page does."""
+    asks = [ask(1, pages=3, room=4), waiting(2, 7 * SIZE)]
+    hits = {2: Hits((PageId(4), PageId(5), PageId(6), PageId(7)), 4 * SIZE)}
+    world = World(10, asks, pages={1: {1, 2, 3}}, cache={4, 5, 6, 7}, hits=hits)
+    answer = schedule(world, LIMITS)
+    assert granted(answer) == {1: 1}
+    assert isinstance(answer, Run)
+    assert answer.head is not None
+    assert (answer.head.need_pages, answer.head.free_pages, answer.head.is_admission) == (5, 3, True)
+    world = replace(world, total_pages=12, cache={4, 5, 6, 7, 8, 9})
+    assert schedule(world, LIMITS) == EvictCached(2, (PageId(4), PageId(5), PageId(6), PageId(7)))
+
+
+def test_an_idle_context_that_only_views_the_hits_is_left_alone() -> None:
+    """Its pages would stay for the head all the same: evicting it frees nothing."""
+    asks = [ask(1, pages=3, room=4), waiting(2, 7 * SIZE)]
+    hits = {2: Hits((PageId(4), PageId(5), PageId(6), PageId(7)), 4 * SIZE)}
+    pages = {1: {1, 2, 3}, 9: {4, 5, 6, 7}}
+    world = World(10, asks, pages=pages, cache={4, 5, 6, 7}, idle=[9], hits=hits)
+    assert granted(schedule(world, LIMITS)) == {1: 1}
+    world = replace(world, total_pages=12, pages={**pages, 8: {8, 9}}, idle=[9, 8])
+    assert schedule(world, LIMITS) == EvictIdle((ContextId(8),), all_views=False)
+
+
+def test_the_oldest_starts_on_its_hits_though_no_page_is_free() -> None:
+    """It views them from then on, so that nothing that follows can take them from it."""
+    hits = {1: Hits((PageId(1), PageId(2)), 2 * SIZE)}
+    world = World(4, [waiting(1, 3 * SIZE)], pages={9: {3, 4}}, cache={1, 2}, idle=[9], hits=hits)
+    assert schedule(world, LIMITS) == Run((Grant(RequestId(1), 0, 0),))
+
+
+def test_a_prompt_that_is_all_there_needs_no_page() -> None:
+    """A prefill whose pages the cache holds starts, and is done, in a full pool."""
+    hits = {2: Hits((PageId(2), PageId(3)), 2 * SIZE)}
+    world = World(4, [ask(1, room=5), waiting(2, 2 * SIZE)], pages={1: {1, 4}}, cache={2, 3}, hits=hits)
+    answer = schedule(world, LIMITS)
+    assert isinstance(answer, Run)
+    assert answer.head is not None, "a page for the older request is missing"
+    answer = schedule(replace(world, total_pages=6), LIMITS)
+    assert isinstance(answer, Run)
+    assert answer.grants == (Grant(RequestId(1), 1, 0), Grant(RequestId(2), 0, 0))
