@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 CODE = pie_mlx cli tui tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check types lint format bench families contention drill seed-regression clean
+.PHONY: help setup demo test check types lint format bench families contention drill seed-regression docs clean
 
 help: ## Show this list
 	@echo 'usage: make TARGET'
@@ -76,6 +76,9 @@ drill: $(STAMP) ## Sixteen HTTP clients on a small pool, a third of them leaving
 
 seed-regression: $(STAMP) ## One search in pools of 64, 40, 24 and 6 pages on the starter model; five minutes
 	@"$(BIN)/python" scripts/seed_regression.py
+
+docs: $(STAMP) ## Write docs/cli.md from the program's help
+	@"$(BIN)/python" scripts/cli_page.py
 
 clean: ## Remove the environment, caches and builds (not the pulled models)
 	rm -rf "$(VENV)" build dist .cache .coverage htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -7,17 +7,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pie_mlx import config
 from pie_mlx.chat.errors import SessionNotFound
 from pie_mlx.chat.session import ChatSession
 from pie_mlx.chat.settings import ChatSettings
-from pie_mlx.chat.store import SessionStore, default_path
+from pie_mlx.chat.store import SessionFacts, SessionStore, default_path
 from pie_mlx.cli.options import model_name, open_engine, sampling_of
 from pie_mlx.cli.render import Stdout, is_terminal
-from pie_mlx.errors import UsageError
+from pie_mlx.errors import PieError, UsageError
 from pie_mlx.kv.snapshot import SnapshotStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,15 @@ _CHAT_TEMPERATURE = 0.7
 """Where nothing is configured: a retry at 0 would only repeat the reply."""
 
 
-def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr) -> None:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says beside the chat's own flags; it also counts for a session that is continued."""
+
+    sampling: SamplingFlags
+    model: str | None
+
+
+def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr: Stderr) -> None:
     """Talk on the terminal until the user leaves.
 
     Raises:
@@ -50,7 +58,7 @@ def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Sampl
         loop.run(interrupts)
 
 
-def run_piped(flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr) -> None:
+def run_piped(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr: Stderr) -> None:
     """Answer the lines of standard input, or the one message of ``--once``; with none, load nothing.
 
     Raises:
@@ -71,16 +79,16 @@ def run_piped(flags: ChatFlags, settings: config.Settings, *, given: SamplingFla
 
 
 @contextmanager
-def opened(
-    flags: ChatFlags, settings: config.Settings, *, given: SamplingFlags, stderr: Stderr
-) -> Iterator[ChatSession]:
+def opened(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr: Stderr) -> Iterator[ChatSession]:
     """Open store, engine and session; close them in turn.
 
     Raises:
         PieError: one of them cannot be opened.
     """
     with SessionStore(None if flags.no_save else default_path()) as store:
-        name, exists = _wanted(flags, store)
+        name, saved = _wanted(flags, store)
+        if saved is not None and given.model is None:
+            settings = _with_its_model(settings, saved, stderr)
         with stderr.waiting(f"loading {model_name(settings)}"):
             engine = open_engine(settings)
 
@@ -91,9 +99,9 @@ def opened(
         snapshots = None if flags.no_save else SnapshotStore(config.folder("state") / "snapshots")
         session = None
         try:
-            if exists and name is not None:
-                session = ChatSession.resume(engine, store, name, open_model=open_model, snapshots=snapshots)
-                _apply_flags(session, flags, given)
+            if saved is not None:
+                session = ChatSession.resume(engine, store, saved.name, open_model=open_model, snapshots=snapshots)
+                _apply_flags(session, flags, given.sampling)
             else:
                 session = ChatSession.new(
                     engine,
@@ -113,8 +121,8 @@ def opened(
             running.close()
 
 
-def _wanted(flags: ChatFlags, store: SessionStore) -> tuple[str | None, bool]:
-    """Return the session's name and whether it is there already; found out before anything is loaded.
+def _wanted(flags: ChatFlags, store: SessionStore) -> tuple[str | None, SessionFacts | None]:
+    """Return the session's name, and the session if it is there already; found out before anything is loaded.
 
     Raises:
         UsageError: there is no session to resume.
@@ -123,13 +131,30 @@ def _wanted(flags: ChatFlags, store: SessionStore) -> tuple[str | None, bool]:
         last = store.sessions(limit=1)
         if not last:
             raise UsageError("there is no session to resume", "pie-mlx chat")
-        return last[0].name, True
+        return last[0].name, last[0]
     if flags.session is None:
-        return None, False
+        return None, None
     try:
-        return store.find(flags.session).name, True
+        found = store.find(flags.session)
     except SessionNotFound:
-        return flags.session, False
+        return flags.session, None
+    return found.name, found
+
+
+def _with_its_model(settings: config.Settings, saved: SessionFacts, stderr: Stderr) -> config.Settings:
+    """Return the settings with the model that a session was held with; without it here, those that were configured."""
+    from pie_mlx.models.fetch import locate
+
+    configured = model_name(settings)
+    if saved.model == configured:
+        return settings
+    try:
+        locate(saved.model)
+    except PieError as error:
+        stderr.note(f"session {saved.name} was held with {saved.model}, which is not here: {error.message}")
+        return settings
+    stderr.note(f"session {saved.name} goes on with {saved.model} (--model {configured} changes that)")
+    return settings.model_copy(update={"model": saved.model})
 
 
 def _chat_settings(flags: ChatFlags, settings: config.Settings) -> ChatSettings:

@@ -28,7 +28,7 @@ class ChatFlags(Group):
 
 def chat(*, chat: ChatFlags, sampling: SamplingFlags, engine: EngineFlags, output: OutputFlags) -> None:
     """Talk with a model. Conversations are trees: going back, retrying and branching lose nothing."""
-    from pie_mlx.cli.chat.opening import run_interactive, run_piped
+    from pie_mlx.cli.chat.opening import Given, run_interactive, run_piped
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.cli.options import load_config
     from pie_mlx.errors import UsageError
@@ -39,12 +39,12 @@ def chat(*, chat: ChatFlags, sampling: SamplingFlags, engine: EngineFlags, outpu
         raise UsageError("--resume continues the last session, --session a named one", "give one of the two")
     settings = load_config(engine, sampling, chat, output).settings
     _check_theme(chat.theme)
-    stderr = Stderr(settings.color)
+    stderr, given = Stderr(settings.color), Given(sampling, engine.model)
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if chat.once is None and is_terminal and not _is_dumb():
-        run_interactive(chat, settings, given=sampling, stderr=stderr)
+        run_interactive(chat, settings, given=given, stderr=stderr)
     else:
-        run_piped(chat, settings, given=sampling, stderr=stderr)
+        run_piped(chat, settings, given=given, stderr=stderr)
 
 
 def _check_theme(theme: str | None) -> None:

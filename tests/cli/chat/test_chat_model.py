@@ -27,8 +27,10 @@ def test_lines_of_a_pipe_are_answered_and_can_be_resumed(cli: RunCli) -> None:
     assert "\x1b" not in done.stdout + done.stderr
     assert ">" not in done.stdout
     assert "[idea]" in done.stderr
-    again = cli("chat", "--resume", "--once", "And of Italy?", *SMALL)
+    # What is configured by now does not matter: the session goes on with its own model.
+    again = cli("chat", "--resume", "--once", "And of Italy?", *SMALL, env={"PIE_MLX_MODEL": "another-model"})
     assert again.returncode == 0, again.stderr
+    assert "session geo goes on with smollm2-135m (--model another-model changes that)" in again.stderr
     document = json.loads(cli("sessions", "show", "geo", "--json").stdout)
     assert [turn["text"] for turn in document["turns"] if turn["role"] == "user"] == [
         "What is the capital of France?",
