@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ SCHEMA = "pie-mlx.snapshot/1"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX = ".safetensors"
+_PARTIAL = ".partial-"
 _TOKENS = "sequence"
 _KV = "kv."
 
@@ -105,16 +107,24 @@ class SnapshotStore:
 
     def _replace(self, path: Path, payload: dict[str, npt.NDArray[np.generic]], meta: Mapping[str, str | int]) -> None:
         """Write beside ``path``, have it on the disk, then rename."""
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".partial-")
-        os.close(handle)
-        partial = Path(name)
+        self._sweep()
+        # A folder, because the library that writes the file has temporary files of its own beside it.
+        own = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{_PARTIAL}{os.getpid()}-"))
+        partial = own / path.name
         try:
             save_file(payload, partial, metadata={"pie_mlx": json.dumps(meta)})
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             partial.replace(path)
         finally:
-            partial.unlink(missing_ok=True)
+            shutil.rmtree(own, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Delete what processes that were killed in the middle of a save have left."""
+        for path in self.folder.glob(f"{_PARTIAL}*"):
+            owner = path.name.removeprefix(_PARTIAL).partition("-")[0]
+            if owner.isdecimal() and not _is_running(int(owner)):
+                shutil.rmtree(path, ignore_errors=True)
 
     def look(self, name: str) -> SnapshotFacts:
         """Return what a snapshot says of itself, without reading its arrays.
@@ -192,6 +202,17 @@ class SnapshotStore:
         except FileNotFoundError:
             raise SnapshotMissing(name, f"there is no such snapshot in {self.folder}") from None
         return size
+
+
+def _is_running(process: int) -> bool:
+    """Whether there is a process of this id; one of another user counts."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _checksum(arrays: Arrays) -> str:
