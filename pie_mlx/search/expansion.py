@@ -129,8 +129,12 @@ class Expander:
         while fresh:
             size = self._wave_size(fresh)
             group = waves(len(fresh), size)[0]
-            self._write_wave([fresh[i] for i in group])
+            wave = [fresh[i] for i in group]
+            self._write_wave(wave)
             fresh = fresh[len(group) :]
+            if fresh:
+                # Kept open, the written ones would leave the rest of the level ever fewer pages to write in.
+                core.workspace.close([slot.node for slot in wave])
 
     def _write_wave(self, wave: list[Slot]) -> None:
         """Write one group at the same time and commit it in order."""

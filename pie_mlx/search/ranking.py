@@ -55,6 +55,7 @@ class MoveReader:
                     if move.at not in bases:
                         bases[move.at] = self._base(rankings[move.at])
                 self._read([moves[at] for at in group], bases, found, errors)
+            core.read_pages()
         finally:
             for base in bases.values():
                 core.workspace.release(base)

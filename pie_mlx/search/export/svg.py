@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from pie_mlx.search.export.story import GLYPHS, Excerpt, Story, excerpt, label_of, one_line, value_text
@@ -9,8 +10,8 @@ from pie_mlx.search.node import Node, NodeId, NodeStatus
 
 MAX_NODES = 400
 """More do not fit a picture that anybody can read; the rest is counted."""
-_CARD_W, _CARD_H, _GAP_X, _GAP_Y, _MARGIN, _HEAD = 230, 44, 56, 12, 28, 74
-_MAX_CHARS = 34
+_CARD_W, _CARD_H, _GAP_X, _GAP_Y, _MARGIN, _HEAD = 230, 68, 40, 12, 28, 84
+_LINE_CHARS, _LINES = 26, 2
 
 _STYLE = """\
 .bg{fill:#fbfaf8}.card{fill:#fff;stroke:#c9c5bd}.txt{fill:#23211d}.dim{fill:#716d65}.edge{stroke:#c9c5bd;fill:none}
@@ -57,8 +58,8 @@ def to_svg(story: Story) -> str:
         f"<title>{_text(story.question, 200)}</title>",
         f"<style>{_STYLE}</style>",
         f'<rect class="bg" width="{width}" height="{height}"/>',
-        f'<text class="txt" x="{_MARGIN}" y="34" font-size="17" font-weight="600">{_text(story.question, 90)}</text>',
-        f'<text class="dim" x="{_MARGIN}" y="55" font-size="12">{_text(_subtitle(story, view), 160)}</text>',
+        f'<text class="txt" x="{_MARGIN}" y="36" font-size="20" font-weight="600">{_text(story.question, 76)}</text>',
+        f'<text class="dim" x="{_MARGIN}" y="62" font-size="14">{_text(_subtitle(story, view), 160)}</text>',
     ]
     edges = sorted((node for node in view.nodes if node.parent is not None), key=lambda node: node.id in best)
     parts += [_edge(place, node, is_best=node.id in best) for node in edges]
@@ -99,19 +100,25 @@ def _card(story: Story, node: Node, corner: tuple[float, float], hidden: int) ->
     if node.value is not None:
         share = min(max(node.value, 0.0), 1.0)
         bar = (
-            f'<rect class="track" x="{_CARD_W - 84}" y="31" width="72" height="4" rx="2"/>'
-            f'<rect class="bar" x="{_CARD_W - 84}" y="31" width="{72 * share:.1f}" height="4" rx="2"/>'
+            f'<rect class="track" x="{_CARD_W - 76}" y="52" width="64" height="5" rx="2"/>'
+            f'<rect class="bar" x="{_CARD_W - 76}" y="52" width="{64 * share:.1f}" height="5" rx="2"/>'
         )
     more = f' <tspan class="dim">+{hidden} more</tspan>' if hidden else ""
     return (
         f'<g class="{" ".join(kinds)}" transform="translate({x:g} {y:g})">'
         f"<title>{_text(f'{node.id} · {node.status} · {label_of(story, node)}', 600)}</title>"
         f'<rect class="card" width="{_CARD_W}" height="{_CARD_H}" rx="8"/>'
-        f'<text class="txt" x="12" y="18" font-size="12.5">{_text(label_of(story, node), _MAX_CHARS)}</text>'
-        f'<text class="dim" x="12" y="35" font-size="10.5">{GLYPHS[node.status]} {node.id}{more}</text>'
-        f'<text class="dim" x="{_CARD_W - 92}" y="36" font-size="10.5" text-anchor="end">{value_text(node)}</text>'
+        f'<text class="txt" font-size="14">{_lines(label_of(story, node))}</text>'
+        f'<text class="dim" x="12" y="58" font-size="12">{GLYPHS[node.status]} {node.id}{more}</text>'
+        f'<text class="dim" x="{_CARD_W - 84}" y="58" font-size="12" text-anchor="end">{value_text(node)}</text>'
         f"{bar}</g>"
     )
+
+
+def _lines(text: str) -> str:
+    """Return a label as the lines of a card, the last one cut where more follows."""
+    lines = wrap(one_line(text, 400), _LINE_CHARS, max_lines=_LINES, placeholder=" …", break_on_hyphens=False) or [""]
+    return "".join(f'<tspan x="12" y="{21 + 18 * at}">{escape(line)}</tspan>' for at, line in enumerate(lines))
 
 
 def _text(text: str, limit: int) -> str:
