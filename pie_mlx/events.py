@@ -68,6 +68,19 @@ class ContextEvicted:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextRewound:
+    """Tokens were taken back, and more must be computed again than that: what came before them was not kept.
+
+    A recurrent state is kept at some positions only, and K/V behind a model's window is let go.
+    """
+
+    context: ContextId
+    num_resident: int
+    num_tokens_lost: int
+    """Tokens that are still in the sequence and are computed again with the next request."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSubmitted:
     """A request has arrived."""
 
@@ -140,6 +153,7 @@ Event = (
     ContextOpened
     | ContextShut
     | ContextEvicted
+    | ContextRewound
     | RequestSubmitted
     | RequestAdmitted
     | RequestEnded

@@ -140,6 +140,11 @@ class BackendFacts:
     """Whether segments carry recurrent state."""
     state_bytes: int = 0
     """Bytes of the recurrent state of one context."""
+    window: int | None = None
+    """Tokens, itself included, that a row sees in the layer that sees most; None: some layer sees all.
+
+    The slots in ``context_slots`` that lie behind every row's window may be those of the trash page.
+    """
 
 
 class Backend(Protocol):

@@ -77,11 +77,13 @@ class FakeBackend:
         faults: Faults | None = None,
         max_batch_rows: int | None = None,
         has_state: bool = False,
+        window: int | None = None,
     ) -> None:
         """Make a device; ``eos_ids`` are ordinary tokens that end a request when drawn.
 
         With ``has_state`` each segment must bring the state that its context's last segment left: here the
-        sequence itself, so that one that is stale, missing or mixed up fails an assertion.
+        sequence itself, so that one that is stale, missing or mixed up fails an assertion. With ``window`` an
+        answer depends on the last ``window`` tokens alone, and only their slots are looked at.
         """
         self._facts = BackendFacts(
             model="fake",
@@ -95,6 +97,7 @@ class FakeBackend:
             eos_ids=eos_ids,
             max_batch_rows=max_batch_rows,
             has_state=has_state,
+            window=window,
         )
         self.faults = faults or Faults()
         self.num_steps = 0
@@ -148,18 +151,29 @@ class FakeBackend:
         self.contexts_seen.add(segment.context)
 
     def _sequence(self, segment: Segment) -> list[int]:
-        """Read the sequence back through its slots; assert that every slot holds its own position."""
+        """Read back, through its slots, what the segment's rows see; assert that every slot holds its own position."""
         slots = np.concatenate([segment.context_slots, segment.write_slots])
-        wrong = np.flatnonzero(self._positions[slots] != np.arange(len(slots)))
+        window = self._facts.window
+        first = 0 if window is None else max(0, segment.position - window + 1)
+        slots = slots[first:]
+        wrong = np.flatnonzero(self._positions[slots] != np.arange(first, first + len(slots)))
         assert wrong.size == 0, f"slots of {segment.context} hold other positions from {wrong[:1]} on"
         sequence: list[int] = self._tokens[slots].tolist()
         return sequence
 
     def _carry(self, segment: Segment, outcome: Outcome) -> Outcome:
         """Check the state that came with a segment and put the one after it into the outcome."""
+        state = segment.state or ()
         sequence = self._sequence(segment)
-        assert segment.state == (tuple(sequence[: segment.position]) or None), "the state is that of the sequence"
-        return outcome if isinstance(outcome, RowFailed) else replace(outcome, state=tuple(sequence))
+        first = segment.position + len(segment.tokens) - len(sequence)
+        assert isinstance(state, tuple), "the engine hands back what it was given"
+        assert len(state) == segment.position, "the state is that of the sequence's position"
+        assert state[first:] == tuple(sequence[: segment.position - first]), "the state is that of the sequence"
+        return outcome if isinstance(outcome, RowFailed) else replace(outcome, state=(*state[:first], *sequence))
+
+    def _hash(self, sequence: list[int]) -> int:
+        """Return the hash of what the last token of ``sequence`` sees."""
+        return sequence_hash(sequence[-(self._facts.window or len(sequence)) :])
 
     def _answer(self, segment: Segment) -> Outcome:
         """Answer what the segment wants from the hash of what its last row sees."""
@@ -171,16 +185,16 @@ class FakeBackend:
             limit = f"at least one token id from 0 to {self._facts.vocab_size - 1}"
             return RowFailed(InvalidParameter("allowed", want.allowed.tolist(), limit))
         if isinstance(want, WantLabels):
-            value = sequence_hash(sequence)
+            value = self._hash(sequence)
             raw = [mix(value ^ label) % 1000 + 1 for label in want.labels]
             return LabelProbs(tuple(weight / (sum(raw) + 500) for weight in raw))
         if isinstance(want, WantLogprobs):
             start = len(sequence) - len(want.targets)
-            hashes = [sequence_hash(sequence[: start + at + 1]) for at in range(len(want.targets))]
+            hashes = [self._hash(sequence[: start + at + 1]) for at in range(len(want.targets))]
             return Logprobs(tuple(-(mix(h ^ int(t)) % 1000) / 100 for h, t in zip(hashes, want.targets, strict=True)))
         # A sampled request draws with its own uniform; a greedy one depends on the sequence alone.
         draw = 0 if want.sampling.is_greedy else int(want.uniform * (1 << 53))
-        value = mix(sequence_hash(sequence) ^ draw)
+        value = mix(self._hash(sequence) ^ draw)
         if want.allowed is not None:
             token = int(want.allowed[value % len(want.allowed)])
         else:

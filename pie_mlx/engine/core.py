@@ -15,8 +15,19 @@ from collections.abc import Sequence as Tokens
 import numpy as np
 
 from pie_mlx.engine.checkpoints import Checkpoints
-from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase, TextStreamLike, num_unwanted
+from pie_mlx.engine.job import (
+    GenerateGoal,
+    Goal,
+    Job,
+    LabelsGoal,
+    LogprobsGoal,
+    Phase,
+    TextStreamLike,
+    num_leaving,
+    num_unwanted,
+)
 from pie_mlx.engine.sequence import Sequence
+from pie_mlx.engine.window import Window
 from pie_mlx.errors import (
     Cancelled,
     ContextBusy,
@@ -30,6 +41,7 @@ from pie_mlx.errors import (
 from pie_mlx.events import (
     ContextEvicted,
     ContextOpened,
+    ContextRewound,
     ContextShut,
     Event,
     PageCounts,
@@ -52,6 +64,7 @@ class Core:
         context_tokens: int,
         vocab_size: int,
         max_cached_pages: int,
+        window: Window | None = None,
         emit: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         """Make a core without contexts."""
@@ -59,6 +72,8 @@ class Core:
         self.index = PrefixIndex(pool, max_cached_pages=max_cached_pages)
         self.context_tokens = context_tokens
         self.vocab_size = vocab_size
+        self.window = window
+        """How far back the model looks, where that is bounded in every layer."""
         self.emit = emit
         self.sequences: dict[ContextId, Sequence] = {}
         self.jobs: dict[RequestId, Job] = {}
@@ -75,7 +90,7 @@ class Core:
     def open(self, tokens: Tokens[int], name: str) -> Sequence:
         """Make a context with ``tokens``; computes nothing and takes no page."""
         self._check_tokens(tokens)
-        return self._enter(Sequence(self._new_id(), name, list(tokens), PageTable(self.pool)))
+        return self._enter(Sequence(self._new_id(), name, list(tokens), PageTable(self.pool), window=self.window))
 
     def fork(self, context: ContextId, name: str) -> Sequence:
         """Make a context that views what ``context`` shows now; takes no page."""
@@ -90,6 +105,7 @@ class Core:
             keys=parent.keys.copy(),
             state=parent.state,
             checkpoints=parent.checkpoints.copy(),
+            window=self.window,
         )
         parent.last_used = next(self._clock)
         return self._enter(child)
@@ -133,11 +149,14 @@ class Core:
         sequence = self.sequences.get(context)
         if sequence is None:
             return 0
+        free = self.pool.num_free
         if sequence.job is not None:
             self.end(sequence.job, Phase.CANCELLED, error=Cancelled("the context's owner"))
         del self.sequences[context]
         self.index.touch(sequence.table.pages)
-        freed = sequence.table.clear() + self.index.trim()
+        sequence.table.clear()
+        self.index.trim()
+        freed = self.pool.num_free - free
         sequence.closed, sequence.state = True, None
         sequence.checkpoints = Checkpoints()
         self.counters["contexts_closed"] += 1
@@ -156,8 +175,13 @@ class Core:
         sequence = self.get_idle(context)
         if not 0 <= num_tokens <= len(sequence.tokens):
             raise InvalidParameter("truncate", num_tokens, f"from 0 to {len(sequence.tokens)}")
+        wanted = min(num_tokens, sequence.num_resident)
         freed = sequence.truncate_resident(num_tokens) + self.index.trim()
         del sequence.tokens[num_tokens:]
+        if sequence.num_resident < wanted:
+            lost = wanted - sequence.num_resident
+            self.counters["rewound_tokens"] += lost
+            self.emit(ContextRewound(context, sequence.num_resident, lost))
         self._touch(sequence)
         return freed
 
@@ -256,6 +280,8 @@ class Core:
         if num_tokens + grows > self.context_tokens:
             raise ContextTooLong(num_tokens, self.context_tokens)
         need, total = self.pool.pages_for(num_tokens - num_unwanted(goal)), self.pool.num_pages
+        if self.window is not None:
+            need = min(need, self.window.least_pages(self.pool.page_size, num_leaving(goal)))
         pinned = {page for other in self.sequences.values() if other.pinned for page in other.table.pages}
         pinned.difference_update(sequence.table.pages)
         if need > total - len(pinned):

@@ -11,6 +11,7 @@ from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.stepping import Stepper
+from pie_mlx.engine.window import Window
 from pie_mlx.errors import PieError
 from pie_mlx.kv.pool import PagePool
 
@@ -31,6 +32,7 @@ class Driver:
             context_tokens=facts.context_tokens,
             vocab_size=facts.vocab_size,
             max_cached_pages=int(pool.num_pages * settings.prefix_cache_share) if is_cached else 0,
+            window=None if facts.window is None else Window(facts.window, settings.prefill_chunk),
         )
         limits = Limits(settings.page_size, settings.max_batch, settings.prefill_chunk, facts.max_batch_rows)
         self.stepper = Stepper(self.core, limits)

@@ -94,6 +94,11 @@ def num_unwanted(goal: Goal) -> int:
     return int(isinstance(goal, LogprobsGoal) or (isinstance(goal, GenerateGoal) and goal.max_tokens == 0))
 
 
+def num_leaving(goal: Goal) -> int:
+    """Return how many tokens of the sequence leave it when the request ends."""
+    return goal.num_targets if isinstance(goal, LogprobsGoal) else 0
+
+
 class TextStreamLike(Protocol):
     """What the engine needs of a streaming detokenizer with stop strings."""
 
@@ -156,6 +161,12 @@ class Job:
         if isinstance(self.goal, LogprobsGoal):
             return self.num_prompt - self.goal.num_targets - 1 + len(self.scores)
         return len(self.sequence.tokens) - 1
+
+    @property
+    def num_lasting(self) -> int:
+        """Computed tokens that stay in the sequence when the request ends: the targets of a scoring leave it."""
+        resident, leaving = self.sequence.num_resident, num_leaving(self.goal)
+        return min(resident, self.num_prompt - leaving) if leaving else resident
 
     @property
     def wants_token(self) -> bool:

@@ -21,6 +21,7 @@ def read_core(core: Core, *, head: Blocked | None, is_alive: bool, step_s: float
             parent=s.parent,
             num_tokens=len(s.tokens),
             num_resident=s.num_resident,
+            num_let_go=s.table.num_let_go,
             num_evicted_tokens=s.num_evicted_tokens,
             num_pages=s.table.num_pages,
             num_private=s.table.num_own(cache_views),

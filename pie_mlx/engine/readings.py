@@ -18,12 +18,15 @@ class ContextReading:
     parent: ContextId | None
     num_tokens: int
     num_resident: int
+    """Tokens that need not be computed again."""
     num_evicted_tokens: int
     num_pages: int
     num_private: int
     idle_s: float
     pinned: bool
     request: RequestId | None
+    num_let_go: int = 0
+    """Those of the resident tokens whose K/V was given back, as it lies behind the model's window."""
 
 
 @dataclass(frozen=True, slots=True)

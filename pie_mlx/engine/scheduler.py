@@ -180,7 +180,7 @@ class _Handout:
         is_decode = ask.outstanding <= 1
         if ask.waits_for_prefix or (not is_decode and self._prefill_left == 0):
             self._num_running += is_running
-            self._promised += -(-ask.outstanding // size) if is_running else 0
+            self._promised += ask.fresh_pages(ask.outstanding, size) if is_running else 0
             return
         room = 0 if ask.tail in self._taken_tails else ask.room
         if not is_running and not self._may_start(ask, room, hits):
@@ -195,7 +195,7 @@ class _Handout:
             return
         fresh = -(-max(0, count - room) // size)
         self._free -= fresh
-        self._promised += -(-(ask.outstanding - count) // size)
+        self._promised += ask.fresh_pages(ask.outstanding - count, size)
         self._rows_left -= count > 0
         self._prefill_left -= 0 if is_decode else count
         if room and ask.tail is not None:
@@ -213,7 +213,7 @@ class _Handout:
         older one takes from it again. The oldest of all may always start; it then takes what there is, chunk by
         chunk.
         """
-        need = -(-max(0, ask.outstanding + 1 - room) // self._limits.page_size) + self._num_running + self._promised
+        need = ask.fresh_pages(ask.outstanding + 1 - room, self._limits.page_size) + self._num_running + self._promised
         if self._num_running == 0 or need <= self._free:
             return True
         why = "its prompt and a page for each older request do not fit"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pie_mlx.engine.checkpoints import Checkpoints
+from pie_mlx.engine.window import Window
 from pie_mlx.ids import ContextId, PageId
 from pie_mlx.kv.page_table import PageTable
 from pie_mlx.kv.prefix_index import ROOT_KEY, PageKey, PrefixIndex, page_key
@@ -35,12 +36,14 @@ class Sequence:
     state: object | None = None
     """The recurrent state after what is resident, of models that have one."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    window: Window | None = None
+    """How far back the model looks; None: to the beginning."""
     handle: object | None = None
     """The weak reference that tells when the owner's handle is gone; it must live as long as the context."""
 
     @property
     def num_resident(self) -> int:
-        """Tokens whose K/V is in the arena."""
+        """Tokens that are computed: their K/V is in the arena, or lies behind the model's window."""
         return self.table.num_slots
 
     @property
@@ -60,9 +63,16 @@ class Sequence:
         if self.state is not None:
             # A recurrent state cannot be wound back: an earlier one takes over, and what follows is computed again.
             num_tokens, self.state = self.checkpoints.latest(num_tokens)
+        if self.window is not None and self.table.num_let_go > self.window.first_needed(num_tokens):
+            # What the next token would look back at was let go: everything is computed again.
+            num_tokens, self.state = self.checkpoints.latest(0)
         freed = self.table.truncate(num_tokens)
         del self.keys[self.table.full_pages() :]
         return freed
+
+    def let_go(self, num_tokens: int) -> int:
+        """Let go what no token after the first ``num_tokens`` looks back at; return the pages that became free."""
+        return 0 if self.window is None else self.table.let_go(self.window.first_kept(num_tokens))
 
     def keep_state(self) -> None:
         """Make what is resident now a place that a later truncation can go back to."""
@@ -112,12 +122,13 @@ class Sequence:
         full = self.table.full_pages()
         if full <= len(self.keys):
             return
-        pages = self.table.pages[:full]
+        let_go = self.table.num_pages_let_go
+        pages = self.table.pages[: full - let_go]
         for at in range(len(self.keys), full):
             tokens = self.tokens[at * page_size : (at + 1) * page_size]
             self.keys.append(page_key(self.keys[-1] if self.keys else ROOT_KEY, tokens))
             if index is not None:
-                index.insert(self.keys, tokens, pages[at])
+                index.insert(self.keys, tokens, pages[at - let_go])
         if index is not None:
             # A page is worth nothing without those before it: they are as recent as it is.
             index.touch(pages)

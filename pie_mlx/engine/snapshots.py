@@ -26,9 +26,13 @@ class Restored:
 
 
 def saved_part(core: Core, context: ContextId) -> tuple[list[int], Slots]:
-    """Return a context's tokens and the slots of its resident ones; the lock is held."""
+    """Return a context's tokens and the slots of its resident ones; the lock is held.
+
+    Of a context that let K/V go there is no beginning to save: it is computed again.
+    """
     sequence = core.get(context)
-    return sequence.tokens.copy(), sequence.table.slots.copy()
+    slots = sequence.table.slots[: 0 if sequence.table.num_let_go else None]
+    return sequence.tokens.copy(), slots.copy()
 
 
 def restore(core: Core, backend: Backend, snapshot: Snapshot, name: str) -> tuple[Sequence, Restored]:
@@ -43,6 +47,7 @@ def restore(core: Core, backend: Backend, snapshot: Snapshot, name: str) -> tupl
     sequence = core.open(snapshot.tokens, name)
     if core.index.is_on and snapshot.tokens:
         sequence.adopt_prefix(core.index, core.pool.page_size, before=len(snapshot.tokens) - 1)
+        sequence.let_go(sequence.num_resident)
     resident = sequence.num_resident
     wanted = snapshot.facts.num_resident - resident
     loaded = _load(core, backend, sequence, snapshot, wanted) if wanted > 0 and snapshot.arrays else 0

@@ -165,6 +165,7 @@ class Stepper:
         core, sequence = self._core, job.sequence
         if core.index.is_on:
             sequence.adopt_prefix(core.index, core.pool.page_size, before=job.first_wanted)
+            sequence.let_go(job.num_lasting)
         if not restored:
             job.cached_tokens = min(sequence.num_resident, job.num_prompt)
         core.move(job, Phase.RESTORING if restored else Phase.PREFILLING)
@@ -242,6 +243,7 @@ class Stepper:
         sequence.table.commit(count)
         sequence.advance_state(segment.position, outcome.state)
         sequence.index_pages(core.index if core.index.is_on else None, core.pool.page_size)
+        sequence.let_go(job.num_lasting)
         job.prefilled_tokens += max(0, min(job.num_prompt, segment.position + count) - segment.position)
         job.has_progressed = True
         core.counters["tokens_committed"] += count

@@ -21,6 +21,7 @@ from pie_mlx.engine.errand import Errand
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.sizing import PoolSize
 from pie_mlx.engine.stepping import Stepper, StepWork
+from pie_mlx.engine.window import Window
 from pie_mlx.errors import DeviceFailed, EngineDead, PieError
 from pie_mlx.events import EngineEnded, StepDone
 from pie_mlx.kv.pool import PagePool
@@ -125,6 +126,7 @@ class EngineThread:
             context_tokens=facts.context_tokens,
             vocab_size=facts.vocab_size,
             max_cached_pages=cached,
+            window=None if facts.window is None else Window(facts.window, settings.prefill_chunk),
             emit=self._books.listeners.emit,
         )
         limits = Limits(settings.page_size, settings.max_batch, settings.prefill_chunk, facts.max_batch_rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pie_mlx.engine.asking import NO_HITS, Ask, Hits
-from pie_mlx.engine.job import Job, Phase
+from pie_mlx.engine.job import Job, Phase, num_leaving
 from pie_mlx.errors import Holder
 from pie_mlx.ids import ContextId, PageId, RequestId
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 def make_ask(job: Job) -> Ask:
     """Describe a live job as the scheduler sees it."""
-    table = job.sequence.table
+    table, window = job.sequence.table, job.sequence.window
     room = table.room()
     leader = job.after
+    most = None if window is None else window.most_pages(table.page_size, num_leaving(job.goal))
     return Ask(
         request=job.id,
         context=job.sequence.id,
         phase=job.phase,
         outstanding=max(1, job.num_to_compute),
         num_pages=table.num_pages,
-        num_resident=table.num_slots,
+        num_resident=table.num_shown,
         room=room,
         tail=table.last_page if room else None,
         has_progressed=job.has_progressed,
+        most_fresh=None if most is None else max(0, most - table.num_pages),
         waits_for_prefix=(
             job.phase is Phase.WAITING and leader is not None and not leader.phase.is_over and not leader.is_prefilled
         ),

@@ -7,6 +7,8 @@ Forking copies views, never slots. The rules that make this safe:
   appends first takes the tail; every other viewer starts a page of its own.
 * A sole viewer whose view is shorter than what is written first takes the dead tail back.
 * A slot that any view shows is never written again.
+* Leading pages may be **let go** once nobody looks at them again (:meth:`PageTable.let_go`): the table
+  keeps their place in the sequence, but no view of them; their tokens' slots are then those of the trash page.
 
 Writing is two-phased, because the device works between them: :meth:`PageTable.reserve` hands out slots,
 :meth:`PageTable.commit` shows them, :meth:`PageTable.rollback` gives them back.
@@ -26,7 +28,8 @@ from pie_mlx.kv.pool import PagePool
 Slots = npt.NDArray[np.int32]
 """Places in the arena, one per token, in the order of the sequence."""
 
-_NO_SLOTS: Slots = np.zeros(0, dtype=np.int32)
+_TRASH = PageId(0)
+"""Stands in a table for a page that was let go."""
 
 
 @dataclass(slots=True)
@@ -47,24 +50,52 @@ class PageTable:
         self._pages: list[PageId] = []
         self._shown: list[int] = []
         self._num_full = 0
+        self._first = 0
+        """How many leading pages were let go."""
+        self._num_let_go = 0
         self._slots: Slots = np.zeros(pool.page_size, dtype=np.int32)
         self._num_slots = 0
         self._reservation: Reservation | None = None
 
     @property
+    def page_size(self) -> int:
+        """Slots a page."""
+        return self._pool.page_size
+
+    @property
     def num_slots(self) -> int:
-        """Tokens whose K/V this table shows."""
+        """Tokens that were computed: those whose K/V this table shows, and those before them that it let go."""
         return self._num_slots
+
+    @property
+    def num_let_go(self) -> int:
+        """Leading tokens whose K/V was let go."""
+        return self._num_let_go
+
+    @property
+    def num_pages_let_go(self) -> int:
+        """Leading pages that were let go."""
+        return self._first
+
+    @property
+    def num_shown(self) -> int:
+        """Tokens whose K/V this table shows."""
+        return self._num_slots - self._num_let_go
 
     @property
     def num_pages(self) -> int:
         """Pages that this table views, those of a step in flight included."""
-        return len(self._pages) + (len(self._reservation.fresh) if self._reservation else 0)
+        return len(self._pages) - self._first + (len(self._reservation.fresh) if self._reservation else 0)
 
     @property
     def pages(self) -> tuple[PageId, ...]:
         """The viewed pages in the order of the sequence."""
-        return tuple(self._pages)
+        return tuple(self._viewed)
+
+    @property
+    def _viewed(self) -> list[PageId]:
+        """The viewed pages."""
+        return self._pages[self._first :] if self._first else self._pages
 
     @property
     def is_reserved(self) -> bool:
@@ -73,23 +104,23 @@ class PageTable:
 
     @property
     def slots(self) -> Slots:
-        """The slots of the shown tokens, shape ``[num_slots]``; read-only by contract."""
+        """The slots of the computed tokens, shape ``[num_slots]``, 0 where let go; read-only by contract."""
         return self._slots[: self._num_slots]
 
     def views(self) -> Iterator[tuple[PageId, int]]:
         """Yield every (page, shown slots), the pages of a step in flight with 0."""
-        yield from zip(self._pages, self._shown, strict=True)
+        yield from zip(self._viewed, self._shown[self._first :], strict=True)
         if self._reservation:
             yield from ((page, 0) for page in self._reservation.fresh)
 
     @property
     def last_page(self) -> PageId | None:
         """The last viewed page; None if there is none."""
-        return self._pages[-1] if self._pages else None
+        return self._pages[-1] if self._first < len(self._pages) else None
 
     def room(self) -> int:
         """Return how many slots could be reserved without a fresh page."""
-        if not self._pages or self._reservation is not None:
+        if self.last_page is None or self._reservation is not None:
             return 0
         page, shown = self._pages[-1], self._shown[-1]
         if shown == self._pool.used(page) or self._pool.refs(page) == 1:
@@ -98,7 +129,7 @@ class PageTable:
 
     def partial_page(self) -> PageId | None:
         """Return the last page if it is not shown in full, whoever else views it; else None."""
-        return self._pages[-1] if self._pages and self._shown[-1] < self._pool.page_size else None
+        return self.last_page if self._pages and self._shown[-1] < self._pool.page_size else None
 
     def pages_needed(self, num_tokens: int) -> int:
         """Return how many fresh pages the next ``num_tokens`` tokens take."""
@@ -114,7 +145,7 @@ class PageTable:
         assert self._reservation is None, "one step at a time"
         pool, left = self._pool, num_tokens
         room = min(self.room(), left)
-        fresh = pool.allocate(pool.pages_for(left - room), near=self._pages[-1] if self._pages else None)
+        fresh = pool.allocate(pool.pages_for(left - room), near=self.last_page)
         runs: list[tuple[PageId, int, int]] = []
         if room:
             page = self._pages[-1]
@@ -169,10 +200,26 @@ class PageTable:
         child._pages = self._pages.copy()
         child._shown = self._shown.copy()
         child._num_full = self._num_full
+        child._first, child._num_let_go = self._first, self._num_let_go
         child._slots = self._slots[: self._num_slots].copy()
         child._num_slots = self._num_slots
-        self._pool.acquire(child._pages)
+        self._pool.acquire(child._viewed)
         return child
+
+    def let_go(self, num_tokens: int) -> int:
+        """Drop the views of leading pages that show only some of the first ``num_tokens``; return how many got free."""
+        assert self._reservation is None, "a step is in flight"
+        first, let_go = self._first, self._num_let_go
+        while first < len(self._pages) and let_go + self._shown[first] <= num_tokens:
+            let_go += self._shown[first]
+            first += 1
+        dropped = self._pages[self._first : first]
+        if not dropped:
+            return 0
+        self._slots[self._num_let_go : let_go] = 0
+        self._pages[self._first : first] = [_TRASH] * len(dropped)
+        self._first, self._num_let_go = first, let_go
+        return self._pool.release(dropped)
 
     def adopt(self, pages: list[PageId]) -> None:
         """View ``pages`` (all full, all held by somebody) behind what is shown, which must end with a page."""
@@ -190,6 +237,7 @@ class PageTable:
         """Show only the first ``num_tokens`` tokens; return how many pages became free."""
         assert self._reservation is None, "a step is in flight"
         assert 0 <= num_tokens <= self._num_slots, "a table cannot be truncated to more than it shows"
+        assert num_tokens == 0 or num_tokens >= self._num_let_go, "what was let go cannot be shown again"
         excess = self._num_slots - num_tokens
         dropped: list[PageId] = []
         while excess:
@@ -200,26 +248,31 @@ class PageTable:
                 self._shown[-1] -= excess
                 excess = 0
         self._num_slots = num_tokens
+        if num_tokens == 0:
+            dropped = [page for page in dropped if page != _TRASH]
+            self._first = self._num_let_go = 0
         self._count_full()
         return self._pool.release(dropped)
 
     def num_own(self, cache_views: npt.NDArray[np.int32]) -> int:
         """Return how many pages no other table views; ``cache_views`` are the prefix index's views by page."""
         pending = len(self._reservation.fresh) if self._reservation else 0
-        if not self._pages:
+        viewed = self._viewed
+        if not viewed:
             return pending
-        return pending + int(np.count_nonzero(self._pool.refs_of(self._pages) - cache_views[self._pages] == 1))
+        return pending + int(np.count_nonzero(self._pool.refs_of(viewed) - cache_views[viewed] == 1))
 
     def num_tokens_before_own(self, cache_views: npt.NDArray[np.int32]) -> int:
-        """Return how many leading tokens lie in pages that other tables view too."""
-        if not self._pages:
-            return 0
-        private = np.flatnonzero(self._pool.refs_of(self._pages) - cache_views[self._pages] == 1)
-        first = int(private[0]) if private.size else len(self._pages)
+        """Return how many leading tokens lie in pages that other tables view too, or were let go."""
+        viewed = self._viewed
+        if not viewed:
+            return self._num_let_go
+        private = np.flatnonzero(self._pool.refs_of(viewed) - cache_views[viewed] == 1)
+        first = self._first + int(private[0]) if private.size else len(self._pages)
         return sum(self._shown[:first])
 
     def full_pages(self) -> int:
-        """Return how many leading pages are shown in full."""
+        """Return how many leading pages are, or were until they were let go, shown in full."""
         return self._num_full
 
     def _count_full(self) -> None:
@@ -241,8 +294,9 @@ class PageTable:
                 if page not in reservation.fresh:
                     self._pool.unwrite(page, first)
             freed += self._pool.release(reservation.fresh)
-        freed += self._pool.release(self._pages)
+        freed += self._pool.release(self._viewed)
         self._pages, self._shown, self._num_slots, self._num_full = [], [], 0, 0
+        self._first = self._num_let_go = 0
         return freed
 
     def _grow(self, slots: Slots) -> None:

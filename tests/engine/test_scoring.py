@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pie_mlx.backend.fake import FakeBackend, sequence_hash
+from pie_mlx.backend.fake import FakeBackend, Faults, sequence_hash
 from pie_mlx.engine import Engine
+from pie_mlx.errors import Cancelled
 from pie_mlx.sampling import mix
 
 StartEngine = Callable[..., Engine]
@@ -109,6 +110,21 @@ def test_cached_prefix_never_reaches_over_a_wanted_row(start: StartEngine, cache
         whole[:cached], whole[cached:] or [7]
     )
     assert engine.context(whole).submit_labels([5]).result(20).label_probs == label_probs(whole, [5])
+
+
+def test_closing_a_context_in_the_middle_of_a_scoring_counts_every_page(start: StartEngine) -> None:
+    """What the scoring itself had computed is given back, and counted, with the rest."""
+    faults = Faults(hang=frozenset({1}))
+    engine = start(32, FakeBackend(faults=faults), prefill_chunk=64, prefix_cache=False)
+    context = engine.context(text(1, 20))
+    request = context.submit_logprobs(text(2, 100))
+    assert faults.is_hanging.wait(20)
+    free = engine.readings().pages.free
+    freed = context.close()
+    assert freed == engine.readings().pages.free - free == 32 - free
+    faults.release.set()
+    with pytest.raises(Cancelled):
+        request.result(20)
 
 
 def test_models_with_state_recompute_what_cannot_be_wound_back(start: StartEngine) -> None:

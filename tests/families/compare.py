@@ -18,7 +18,7 @@ from pie_mlx.engine import Completion, Engine, EngineSettings
 from pie_mlx.errors import PieError
 from pie_mlx.models.load import check_architecture
 from pie_mlx.sampling import Sampling
-from tests.families.tiny import VOCAB, tiny_model
+from tests.families.tiny import VOCAB, Json, tiny_model
 
 Logits = npt.NDArray[np.float32]
 
@@ -52,6 +52,8 @@ class Finding:
     has_state: bool = False
     error: float = 0.0
     """Largest relative difference that was seen."""
+    most_let_go: int = 0
+    """Most tokens of one context whose K/V lay behind every window and was given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,11 @@ class _Said:
     completion: Completion
 
 
-def examine(name: str) -> Finding:
-    """Build, load, run and compare one architecture."""
+def examine(name: str, changes: Json | None = None) -> Finding:
+    """Build, load, run and compare one architecture, with some fields of its config changed."""
     try:
         check_architecture(name, name)
-        module, _ = tiny_model(name)
+        module, _ = tiny_model(name, changes)
     except PieError as error:
         return Finding(name, Verdict.REFUSED, error.message)
     if _needs_metal(module):
@@ -91,7 +93,7 @@ def examine(name: str) -> Finding:
     with engine:
         has_state = engine.facts.has_state
         try:
-            said = _run(engine)
+            said, most_let_go = _run(engine)
             engine.check()
         except PieError as error:
             return Finding(name, Verdict.DIFFERS, f"failed: {error.message}", form, has_state, float("inf"))
@@ -101,7 +103,7 @@ def examine(name: str) -> Finding:
         if error_size > worst:
             worst, why = error_size, reason
     verdict = Verdict.WORKS if worst <= TOLERANCE else Verdict.DIFFERS
-    return Finding(name, verdict, "" if verdict is Verdict.WORKS else why, form, has_state, worst)
+    return Finding(name, verdict, "" if verdict is Verdict.WORKS else why, form, has_state, worst, most_let_go)
 
 
 def _needs_metal(module: nn.Module) -> bool:
@@ -122,8 +124,11 @@ def _prompts() -> list[list[int]]:
     return made
 
 
-def _run(engine: Engine) -> list[_Said]:
-    """Run a ragged batch, forks of what it left, and labels on a context that is resident in full."""
+def _run(engine: Engine) -> tuple[list[_Said], int]:
+    """Run a ragged batch, forks of what it left, and labels on a context that is resident in full.
+
+    Returns what was said, and the most tokens of one context that were let go.
+    """
     sampling = Sampling(num_logprobs=_TOP)
     said: list[_Said] = []
     prompts = _prompts()
@@ -135,6 +140,7 @@ def _run(engine: Engine) -> list[_Said]:
             contexts[-1].append(prompt[_SHARED:])
         requests = [each.submit(max_tokens=_STEPS, sampling=sampling) for each in contexts]
         said += [_Said(tuple(prompt), each.result()) for prompt, each in zip(prompts, requests, strict=True)]
+        let_go = max(each.num_let_go for each in engine.readings().contexts)
         forks = [contexts[at].fork() for at in (1, 1, 4)]
         for at, fork in enumerate(forks):
             fork.append([7 + at, 11])
@@ -149,7 +155,7 @@ def _run(engine: Engine) -> list[_Said]:
         said.append(_Said(tuple(prompts[4][: _SHARED + 2]), again))
         for each in [*contexts, *forks]:
             each.close()
-    return said
+    return said, let_go
 
 
 def _compare(module: nn.Module, said: _Said) -> tuple[float, str]:

@@ -11,7 +11,7 @@ from mlx import nn
 from pie_mlx.backend.mlx import state
 from pie_mlx.backend.mlx.cache import ArenaCache
 from tests.families.compare import Verdict, examine
-from tests.families.tiny import architectures, tiny_model
+from tests.families.tiny import ALL_SLIDING, architectures, tiny_model
 
 MOST_USED = (
     "cohere2", "deepseek_v3", "falcon_h1", "gemma2", "gemma3", "gemma3n", "glm4_moe", "gpt_oss", "granitemoehybrid",
@@ -25,6 +25,20 @@ def test_the_tokens_are_those_of_mlx_lm(name: str) -> None:
     """A ragged batch, its forks, labels and a truncation agree with mlx-lm's own caches."""
     finding = examine(name)
     assert (finding.verdict, finding.why) == (Verdict.WORKS, "")
+
+
+@pytest.mark.parametrize("name", ["gear", "gemma4_text", "recurrent_gemma"])
+def test_pages_behind_every_window_are_let_go_and_the_tokens_stay_those_of_mlx_lm(name: str) -> None:
+    """Where no layer sees all, with and without recurrent layers; a truncation far back computes again."""
+    finding = examine(name, ALL_SLIDING[name])
+    assert (finding.verdict, finding.why) == (Verdict.WORKS, "")
+    assert finding.most_let_go > 50
+
+
+def test_a_layer_that_sees_all_keeps_every_page() -> None:
+    """One full-attention layer among sliding ones: nothing is let go."""
+    finding = examine("gemma3_text")
+    assert (finding.verdict, finding.most_let_go) == (Verdict.WORKS, 0)
 
 
 def test_every_architecture_has_a_tiny_model() -> None:

@@ -247,6 +247,20 @@ _PARTICULAR: dict[str, Json] = {
 """What only one architecture has; ``inner`` describes a nested ``text_config``."""
 
 
+_ALL = ["sliding_attention"] * _LAYERS
+ALL_SLIDING: dict[str, Json] = {
+    "baichuan_m1": {"sliding_window_layers": list(range(_LAYERS))},
+    "exaone_moe": {"layer_types": _ALL},
+    "gear": {"layer_types": ["conv_mixer", "sliding_attention", "sliding_attention", "conv_mixer"]},
+    "gemma4_text": {"layer_types": _ALL},
+    "muse_glimmer": {"layer_types": _ALL},
+    "recurrent_gemma": {},
+    "spark2_5": {"layer_types": _ALL},
+    "step3p5": {"layer_types": _ALL},
+}
+"""Changes after which every attention layer of an architecture has a window: pages behind it are let go."""
+
+
 def architectures() -> list[str]:
     """Return the name of every module of mlx-lm that holds a model."""
     import mlx_lm.models as package
@@ -257,8 +271,8 @@ def architectures() -> list[str]:
     return sorted(found & supported_model_types())
 
 
-def tiny_config(name: str) -> Json:
-    """Return the config of a tiny model of the architecture."""
+def tiny_config(name: str, changes: Json | None = None) -> Json:
+    """Return the config of a tiny model of the architecture, with some fields changed."""
     module = importlib.import_module(f"mlx_lm.models.{name}")
     config = _fields(module.ModelArgs)
     particular = dict(_PARTICULAR.get(name, {}))
@@ -270,7 +284,7 @@ def tiny_config(name: str) -> Json:
         text.update(_PARTICULAR.get(inner["module"], {}) if inner["module"] != name else {})
         text.update(inner.get("with", {}))
         config["text_config"] = text
-    return {**config, **particular, "model_type": name}
+    return {**config, **particular, **(changes or {}), "model_type": name}
 
 
 def _fields(arguments: type) -> Json:
@@ -279,9 +293,9 @@ def _fields(arguments: type) -> Json:
     return {key: value for key, value in _COMMON.items() if key in names}
 
 
-def tiny_model(name: str, seed: int = 5) -> tuple[nn.Module, Json]:
+def tiny_model(name: str, changes: Json | None = None, *, seed: int = 5) -> tuple[nn.Module, Json]:
     """Build the architecture's tiny model with random weights in float32."""
-    config = tiny_config(name)
+    config = tiny_config(name, changes)
     module = importlib.import_module(f"mlx_lm.models.{name}")
     mx.random.seed(seed)
     model: nn.Module = module.Model(module.ModelArgs.from_dict(dict(config)))

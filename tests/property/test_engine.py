@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pie_mlx.backend.fake import FakeBackend, Faults, sequence_hash
 from pie_mlx.engine.completion import Completion
 from pie_mlx.engine.driver import Driver
-from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase
+from pie_mlx.engine.job import GenerateGoal, Goal, Job, LabelsGoal, LogprobsGoal, Phase, num_leaving
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.errors import Cancelled, ContextBusy, ContextTooLong, DeviceFailed, EmptyPrompt, Hog, Impossible, PieError
 from pie_mlx.ids import ContextId
@@ -19,12 +19,20 @@ LIMIT = 90
 GREEDY = Sampling()
 
 
-def greedy_after(tokens: list[int], count: int) -> list[int]:
+WINDOW = 11
+
+
+def greedy_after(tokens: list[int], count: int, window: int | None) -> list[int]:
     """Return what the fake device generates after ``tokens``, computed without any engine."""
     sequence = tokens.copy()
     for _ in range(count):
-        sequence.append(mix(sequence_hash(sequence)) % VOCAB)
+        sequence.append(mix(seen_hash(sequence, window)) % VOCAB)
     return sequence[len(tokens) :]
+
+
+def seen_hash(tokens: list[int], window: int | None) -> int:
+    """Return the hash of the last ``window`` tokens."""
+    return sequence_hash(tokens[-(window or len(tokens)) :])
 
 
 class Serving(RuleBasedStateMachine):
@@ -36,16 +44,18 @@ class Serving(RuleBasedStateMachine):
         batch=st.sampled_from([1, 2, 5, 32]),
         chunk=st.sampled_from([1, 7, 16, 64]),
         share=st.sampled_from([0.0, 0.5, 1.0]),
-        kind=st.sampled_from(["plain", "one row", "state"]),
+        kind=st.sampled_from(["plain", "one row", "state", "window", "window state"]),
     )
     def make(self, *, pool: int, page: int, batch: int, chunk: int, share: float, kind: str) -> None:
         """Start with one short context."""
+        self.window = WINDOW if "window" in kind else None
         self.backend = FakeBackend(
             vocab_size=VOCAB,
             context_tokens=LIMIT,
             faults=Faults(),
             max_batch_rows=1 if kind == "one row" else None,
-            has_state=kind == "state",
+            has_state="state" in kind,
+            window=self.window,
         )
         settings = EngineSettings(
             pool_pages=pool, page_size=page, max_batch=batch, prefill_chunk=chunk, prefix_cache_share=share
@@ -207,6 +217,13 @@ class Serving(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         self.core.check()
+        if self.core.window is not None:
+            for sequence in self.core.sequences.values():
+                table, needed = sequence.table, self.core.window.first_needed(sequence.num_resident)
+                assert table.num_let_go <= needed, "nothing that is still seen was let go"
+                leaving = 0 if sequence.job is None else num_leaving(sequence.job.goal)
+                most = self.core.window.num_kept + leaving + self.core.pool.page_size
+                assert table.num_shown < most, "what nobody sees again was let go"
         for job, before in list(self.jobs.items()):
             if job.phase.is_over:
                 self.check_answer(job, before)
@@ -218,22 +235,23 @@ class Serving(RuleBasedStateMachine):
         while not job.deliveries.empty():
             deliveries.append(job.deliveries.get())
         assert sum(isinstance(delivery, Completion | PieError) for delivery in deliveries) == 1
-        assert job.tokens == greedy_after(before, len(job.tokens))
+        assert job.tokens == greedy_after(before, len(job.tokens), self.window)
         if job.error is not None:
             assert isinstance(job.error, Cancelled | DeviceFailed | Hog)
             assert self.can_fail or not isinstance(job.error, DeviceFailed)
             if isinstance(job.error, Hog):
                 pool, pinned = self.core.pool, [s for s in self.core.sequences.values() if s.pinned]
                 held = {page for sequence in pinned for page in sequence.table.pages}
-                assert pool.pages_for(len(before) + len(job.tokens)) > pool.num_pages - len(held), (
-                    "it would have fitted"
-                )
+                need = pool.pages_for(len(before) + len(job.tokens))
+                if self.core.window is not None:
+                    need = min(need, self.core.window.least_pages(pool.page_size, num_leaving(job.goal)))
+                assert need > pool.num_pages - len(held), "it would have fitted"
         elif isinstance(job.goal, LabelsGoal):
-            value = sequence_hash(before)
+            value = seen_hash(before, self.window)
             raw = [mix(value ^ label) % 1000 + 1 for label in (3, 4)]
             assert job.label_probs == tuple(weight / (sum(raw) + 500) for weight in raw)
         elif isinstance(job.goal, LogprobsGoal):
-            hashes = [sequence_hash(before + [5] * at) for at in range(job.goal.num_targets)]
+            hashes = [seen_hash(before + [5] * at, self.window) for at in range(job.goal.num_targets)]
             assert job.scores == [-(mix(value ^ 5) % 1000) / 100 for value in hashes]
         elif isinstance(job.goal, GenerateGoal):
             assert job.reason == ("length" if len(job.tokens) == job.goal.max_tokens else "context_full")

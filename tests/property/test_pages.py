@@ -64,9 +64,23 @@ class Pages(RuleBasedStateMachine):
         """Truncation frees exactly the pages it reports."""
         i = self.pick(at)
         keep, free = round(len(self.sequences[i]) * share), self.pool.num_free
+        keep = keep if keep >= self.tables[i].num_let_go else 0
         freed = self.tables[i].truncate(keep)
         del self.sequences[i][keep:]
         assert self.pool.num_free == free + freed
+
+    @rule(at=st.integers(0, 99), share=st.floats(0, 1))
+    def let_go(self, at: int, share: float) -> None:
+        """Letting go frees what it reports, takes whole pages, and changes no count of tokens."""
+        table, free = self.tables[self.pick(at)], self.pool.num_free
+        before = (table.num_slots, table.full_pages(), list(table.views()))
+        most = round(table.num_slots * share)
+        assert table.let_go(most) == self.pool.num_free - free
+        assert (table.num_slots, table.full_pages()) == before[:2]
+        dropped = len(before[2]) - len(list(table.views()))
+        assert list(table.views()) == before[2][dropped:]
+        assert table.num_let_go + table.num_shown == table.num_slots
+        assert table.num_let_go <= most or not dropped
 
     @precondition(lambda self: len(self.tables) > 1)
     @rule(at=st.integers(0, 99), in_flight=st.booleans())
@@ -89,7 +103,9 @@ class Pages(RuleBasedStateMachine):
         for page_at in range(self.tables[i].full_pages()):
             tokens = self.sequences[i][page_at * size : (page_at + 1) * size]
             keys.append(page_key(keys[-1] if keys else ROOT_KEY, tokens))
-            self.index.insert(keys, tokens, self.tables[i].pages[page_at])
+            seen = page_at - self.tables[i].num_pages_let_go
+            if seen >= 0:
+                self.index.insert(keys, tokens, self.tables[i].pages[seen])
         self.index.trim()
         assert self.index.num_cached() <= self.index.max_cached_pages
 
@@ -115,13 +131,17 @@ class Pages(RuleBasedStateMachine):
     def every_view_shows_its_own_tokens(self) -> None:
         """Read each sequence back through its slots."""
         for table, tokens in zip(self.tables, self.sequences, strict=True):
-            assert [self.slots[slot] for slot in table.slots.tolist()] == tokens
+            gone = table.num_let_go
+            assert [self.slots[slot] for slot in table.slots[gone:].tolist()] == tokens[gone:]
+            assert not table.slots[:gone].any(), "what was let go lies in the trash page"
 
     @invariant()
     def no_page_is_lost(self) -> None:
         """The pool's counts are those of its owners, and each table knows how many pages it shows in full."""
         for table in self.tables:
             full = [shown == self.pool.page_size for _page, shown in table.views()]
+            if table.num_let_go:
+                continue
             assert table.full_pages() == (full.index(False) if False in full else len(full))
         views = [view for table in self.tables for view in table.views()]
         views += [(page, self.pool.page_size) for page in self.index.pages()]

@@ -86,7 +86,9 @@ class MlxBackend:
         self._forward = Forward(module, layout, folded=device == "cpu")
         heads = getattr(getattr(module, "args", None), "num_attention_heads", None)
         costs = cost_model(self._shapes, heads)
-        self._settings = PlanSettings(costs, options.grouping, options.kind, cascades=self._forward.folded)
+        self._settings = PlanSettings(
+            costs, options.grouping, options.kind, cascades=self._forward.folded, window=layout.window
+        )
         verdict = None if verdicts is None else verdicts.find(identity.fingerprint, device)
         untold = None
         if verdict is None:
@@ -113,6 +115,7 @@ class MlxBackend:
             max_batch_rows=1 if form is Form.SINGLE else None,
             has_state=layout.num_states > 0,
             state_bytes=shape.state_bytes,
+            window=layout.window,
         )
 
     @classmethod

@@ -67,14 +67,14 @@ class Call:
         return own if self.prefix is None else own + self.prefix.span
 
 
-def _first_visible(segment: Segment, window: int | None) -> int:
+def first_visible(segment: Segment, window: int | None) -> int:
     """Return the first position that the segment's first row sees."""
     return 0 if window is None else max(0, segment.position - window + 1)
 
 
 def sequence_slots(segment: Segment, window: int | None) -> IntArray:
     """Return the slots that any row of the segment sees, in order."""
-    return np.concatenate([segment.context_slots[_first_visible(segment, window) :], segment.write_slots])
+    return np.concatenate([segment.context_slots[first_visible(segment, window) :], segment.write_slots])
 
 
 def in_order(slots: IntArray) -> bool:
@@ -99,7 +99,7 @@ def used_slots(segments: Sequence[Segment], lo: int, hi: int, window: int | None
 def visible_keys(segment: Segment, window: int | None) -> BoolArray:
     """Return which of the segment's own keys each row sees, ``[rows, keys of sequence_slots]``."""
     rows = np.arange(segment.position, segment.position + len(segment.tokens))[:, None]
-    keys = np.arange(_first_visible(segment, window), segment.position + len(segment.tokens))[None]
+    keys = np.arange(first_visible(segment, window), segment.position + len(segment.tokens))[None]
     seen: BoolArray = keys <= rows
     return seen if window is None else seen & (keys > rows - window)
 

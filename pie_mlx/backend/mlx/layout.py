@@ -51,10 +51,16 @@ class Layout:
     """The caches of a model, in the order in which it makes them."""
 
     nodes: tuple[Node, ...]
-    num_kv: int
-    """Leaves with K and V: the layers of the arena."""
+    windows: tuple[int | None, ...]
+    """Of each leaf with K and V, a layer of the arena: the last tokens that the model sees of it (None: all)."""
     num_states: int
     """Leaves with a recurrent state."""
+
+    @property
+    def window(self) -> int | None:
+        """The widest window; None where a layer sees all tokens, or none keeps K and V."""
+        bounded = [each for each in self.windows if each is not None]
+        return max(bounded) if bounded and len(bounded) == len(self.windows) else None
 
     def build(self, make_kv: Callable[[KVLeaf], T], make_state: Callable[[StateLeaf], T]) -> list[Any]:
         """Return one cache for each node: a leaf's own, or a tuple of those of its children."""
@@ -85,7 +91,7 @@ def read_layout(module: nn.Module, model: str) -> Layout:
     """
     reader = _Reader(model)
     nodes = reader.nodes(own_caches(module))
-    return Layout(nodes, reader.num_kv, reader.num_states)
+    return Layout(nodes, tuple(reader.windows), reader.num_states)
 
 
 class _Reader:
@@ -93,7 +99,7 @@ class _Reader:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self.num_kv = 0
+        self.windows: list[int | None] = []
         self.num_states = 0
 
     def nodes(self, caches: Sequence[Any]) -> tuple[Node, ...]:
@@ -116,5 +122,5 @@ class _Reader:
         )
 
     def _kv(self, window: int | None) -> KVLeaf:
-        self.num_kv += 1
-        return KVLeaf(self.num_kv - 1, window)
+        self.windows.append(window)
+        return KVLeaf(len(self.windows) - 1, window)

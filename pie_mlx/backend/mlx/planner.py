@@ -21,6 +21,7 @@ from pie_mlx.backend.mlx.calls import (
     can_cascade,
     cascade_call,
     common_prefix,
+    first_visible,
     in_order,
     padded_call,
     sequence_slots,
@@ -52,6 +53,8 @@ class PlanSettings:
     """Force VIEW, GATHER, or CASCADE where it can be, for groups that are not padded."""
     cascades: bool = True
     """Whether the device's attention can serve a cascade."""
+    window: int | None = None
+    """Tokens that a row sees in the layer that sees most; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class StepPlan:
 
     def explain(self) -> str:
         """Say in one line what was chosen: for the bench and for people."""
-        calls = self.calls(None)
+        calls = self.calls(self.settings.window)
         parts = [f"{call.kind.value}[{call.stop - call.start} rows x {call.span} keys]" for call in calls]
         return f"{self.num_rows} rows, {self.grouping.value}: " + ", ".join(parts)
 
@@ -182,11 +185,12 @@ class _Weigher:
         return len(self._segments[i].tokens) == 1
 
     def _trees(self) -> list[list[int]]:
-        """Group segments whose sequences begin in the same slot."""
+        """Group segments whose first visible tokens lie in the same slot."""
         trees: dict[int, list[int]] = {}
         for i, segment in enumerate(self._segments):
-            first = segment.context_slots if len(segment.context_slots) else segment.write_slots
-            trees.setdefault(int(first[0]), []).append(i)
+            first = first_visible(segment, self._settings.window)
+            slot = segment.context_slots[first] if first < segment.position else segment.write_slots[0]
+            trees.setdefault(int(slot), []).append(i)
         return list(trees.values())
 
     def _tree(self, tree: list[int]) -> list[Group]:
@@ -203,6 +207,7 @@ class _Weigher:
         if len(members) < 2:
             return [self._group([i]) for i in members]
         longest = max(self._segments[i].position + 1 for i in members)
+        longest = min(longest, self._settings.window or longest)
         return [Group(tuple(members), Kind.PADDED, self._seconds(rows=1, keys=len(members) * longest, copied=True))]
 
     def _group(self, members: Iterable[int]) -> Group:
@@ -217,16 +222,16 @@ class _Weigher:
 
     def _ways(self, segments: Sequence[Segment]) -> dict[Kind, float]:
         """Return what each kind of call would cost a group, in seconds a layer."""
-        rows = sum(len(segment.tokens) for segment in segments)
+        rows, window = sum(len(segment.tokens) for segment in segments), self._settings.window
         if len(segments) == 1:
-            slots = sequence_slots(segments[0], None)
+            slots = sequence_slots(segments[0], window)
             if in_order(slots):
                 return {Kind.VIEW: self._seconds(rows, len(slots))}
             return {Kind.GATHER: self._seconds(rows, len(slots), copied=True)}
-        lo, hi = slot_range(segments, None)
-        union = int(used_slots(segments, lo, hi, None).sum())
+        lo, hi = slot_range(segments, window)
+        union = int(used_slots(segments, lo, hi, window).sum())
         ways = {Kind.VIEW: self._seconds(rows, hi - lo), Kind.GATHER: self._seconds(rows, union, copied=True)}
-        if self._settings.cascades and can_cascade(segments, None):
+        if self._settings.cascades and can_cascade(segments, window):
             common = common_prefix(segments)
             own = rows * max(segment.position + 1 - common for segment in segments)
             copied = not in_order(segments[0].context_slots[:common])
