@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, SamplingFlags, load_config, open_engine, sampling_of
+from pie_mlx.cli.options import (
+    EngineFlags,
+    Group,
+    OutputFlags,
+    SamplingFlags,
+    load_config,
+    model_name,
+    open_engine,
+    sampling_of,
+)
 from pie_mlx.errors import UsageError
 
 if TYPE_CHECKING:
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.config import Settings
+    from pie_mlx.engine import Engine
     from pie_mlx.server.daemon import Daemon
     from pie_mlx.server.settings import ServerSettings
 
@@ -54,8 +64,13 @@ def serve(*, server: ServerFlags, engine: EngineFlags, sampling: SamplingFlags, 
     stderr = Stderr(settings.color)
     _log_to(stderr)
     daemon_class = _daemon_class()
+    from pie_mlx.server.shelf import InstalledModels
+
+    def open_other(name: str) -> Engine:
+        return open_engine(settings.model_copy(update={"model": name}))
+
     with open_engine(settings) as opened:
-        daemon = daemon_class(opened, chosen)
+        daemon = daemon_class(opened, chosen, InstalledModels(model_name(settings), open_other))
 
         def tell() -> None:
             facts = {"schema": SCHEMA, "url": daemon.url, "model": chosen.served_name or opened.facts.model}

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pie_mlx.server.chat import chat_completions
 from pie_mlx.server.completions import completions
 from pie_mlx.server.errors import (
-    DrainingError,
     HeadersTooLargeError,
     HostRefusedError,
     NotFoundError,
@@ -23,7 +22,7 @@ from pie_mlx.server.errors import (
     WrongMethodError,
 )
 from pie_mlx.server.exchange import Exchange
-from pie_mlx.server.looking import health, metrics, model, models, pages
+from pie_mlx.server.looking import health, load, metrics, model, models, pages
 from pie_mlx.server.openapi import document
 from pie_mlx.server.settings import is_loopback
 from pie_mlx.server.state import ServerState
@@ -49,6 +48,7 @@ async def openapi(_state: ServerState, exchange: Exchange) -> None:
 
 PATHS = (
     Path("/v1/models", "GET", models),
+    Path("/v1/models/{model:path}/load", "POST", load, makes_work=True),
     Path("/v1/models/{model:path}", "GET", model),
     Path("/v1/chat/completions", "POST", chat_completions, makes_work=True),
     Path("/v1/completions", "POST", completions, makes_work=True),
@@ -61,24 +61,28 @@ PATHS = (
 )
 
 
-def make_app(state: ServerState) -> ASGIApp:
-    """Return the application over a state."""
-    routes = [Route(path.path, endpoint=_Served(state, path)) for path in PATHS]
+Current = Callable[[], ServerState]
+"""Returns the state of the model that is served now."""
+
+
+def make_app(current: Current) -> ASGIApp:
+    """Return the application over whatever is served at the moment of a request."""
+    routes = [Route(path.path, endpoint=_Served(current, path)) for path in PATHS]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    app.router.default = _Nowhere(state)
+    app.router.default = _Nowhere(current)
     return app
 
 
 class _Served:
     """One path as an ASGI application: guards first, then the endpoint."""
 
-    def __init__(self, state: ServerState, path: Path) -> None:
-        self._state = state
+    def __init__(self, current: Current, path: Path) -> None:
+        self._current = current
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state, path = self._state, self._path
+        state, path = self._current(), self._path
         exchange = Exchange(scope, receive, send, state.settings)
 
         async def answer(exchange: Exchange) -> None:
@@ -86,37 +90,38 @@ class _Served:
 
         state.exchanges.add(exchange)
         try:
-            await exchange.run(answer, guard=self._guard)
+            await exchange.run(answer, guard=lambda exchange: self._guard(state, exchange))
         finally:
             state.exchanges.discard(exchange)
             state.metrics.count_response(path.path, exchange.status or 0)
 
-    def _guard(self, exchange: Exchange) -> None:
+    def _guard(self, state: ServerState, exchange: Exchange) -> None:
         """Refuse what must not be answered, before a byte of its body is read."""
-        _guard(self._state, exchange)
+        _guard(state, exchange)
         if exchange.request.method != self._path.method:
             raise WrongMethodError((self._path.method,))
-        if self._path.makes_work and self._state.is_draining:
-            raise DrainingError
+        if self._path.makes_work and state.refusal is not None:
+            raise state.refusal
 
 
 class _Nowhere:
     """Answers for every path that is not there."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, current: Current) -> None:
+        self._current = current
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
 
-        exchange = Exchange(scope, receive, send, self._state.settings)
-        await exchange.run(_nothing, guard=self._refuse)
-        self._state.metrics.count_response("other", exchange.status or 0)
+        state = self._current()
+        exchange = Exchange(scope, receive, send, state.settings)
+        await exchange.run(_nothing, guard=lambda exchange: self._refuse(state, exchange))
+        state.metrics.count_response("other", exchange.status or 0)
 
-    def _refuse(self, exchange: Exchange) -> None:
+    def _refuse(self, state: ServerState, exchange: Exchange) -> None:
         """Refuse before the body is read, a stranger first."""
-        _guard(self._state, exchange)
+        _guard(state, exchange)
         raise NotFoundError("such path")
 
 

@@ -213,6 +213,10 @@ class SteeringBody(Body):
     locked: bool = True
 
 
+class LoadBody(Body):
+    """The body of ``POST /v1/models/{model}/load``: an empty object."""
+
+
 def parse_json(raw: bytes) -> object:
     """Return what a body holds.
 

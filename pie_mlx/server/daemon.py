@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from pie_mlx.engine import Engine
-from pie_mlx.errors import EngineDead, UsageError
+from pie_mlx.errors import EngineDead, PieError, UsageError
 from pie_mlx.events import EngineEnded, Event
 from pie_mlx.server.app import make_app
-from pie_mlx.server.errors import DrainingError
+from pie_mlx.server.errors import DrainingError, SwitchingError
+from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.logs import LOG
 from pie_mlx.server.settings import ServerSettings
+from pie_mlx.server.shelf import Shelf, check_fits
 from pie_mlx.server.state import ServerState
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -34,14 +36,18 @@ _LAST_WORDS_S = 3
 class Daemon:
     """One server over one engine, which its caller owns and closes afterwards."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
-        """Bind the socket.
+    def __init__(self, engine: Engine, settings: ServerSettings, shelf: Shelf | None = None) -> None:
+        """Bind the socket; with a ``shelf`` clients may change the model.
 
         Raises:
             UsageError: the settings let strangers in, or the address cannot be bound.
         """
         settings.check()
         self._engine = engine
+        self._opened: list[Engine] = []
+        self._shelf = shelf
+        self._name = "" if shelf is None else shelf.first
+        self._switching: asyncio.Task[None] | None = None
         self._settings = settings
         self._socket = _bind(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -70,6 +76,9 @@ class Daemon:
             asyncio.run(self._main(on_ready))
         finally:
             self._socket.close()
+            if not self._has_ended_at_once:
+                for engine in self._opened:
+                    engine.close()
         return 0 if self._engine.is_alive else EngineDead.exit_code
 
     def stop(self) -> None:
@@ -82,10 +91,8 @@ class Daemon:
     async def _main(self, on_ready: Callable[[], None]) -> None:
         """Serve on the running loop."""
         loop = self._loop = asyncio.get_running_loop()
-        state = self.state = ServerState(self._engine, self._settings)
-        state.pump.observe(self._observe)
-        state.pump.start()
-        server = self._server = _Server(_config(state, self._settings))
+        self.state = self._serve(self._engine, self._settings)
+        server = self._server = _Server(_config(self._current, self._settings))
         ready = asyncio.ensure_future(self._when_started(server, on_ready))
         with _handling_signals(loop, self._on_signal):
             try:
@@ -94,7 +101,85 @@ class Daemon:
                 ready.cancel()
                 if self._drain is not None:
                     self._drain.cancel()
-                await asyncio.to_thread(state.close)
+                if self._switching is not None and not self._has_ended_at_once:
+                    await asyncio.wait({self._switching})
+                await asyncio.to_thread(self._current().close)
+
+    def _serve(self, engine: Engine, settings: ServerSettings) -> ServerState:
+        """Return the state of a server over an engine."""
+        state = ServerState(engine, settings)
+        if self._shelf is not None:
+            state.shelf, state.switch = self._shelf, self._switch
+        state.pump.observe(lambda event: self._observe(engine, event))
+        state.pump.start()
+        return state
+
+    def _current(self) -> ServerState:
+        """Return the state of what is served now."""
+        assert self.state is not None, "a server that serves has a state"
+        return self.state
+
+    async def _switch(self, name: str, exchange: Exchange) -> None:
+        """Change to a model. A client that leaves does not stop what has begun.
+
+        Raises:
+            PieError: the model is not here, does not fit or cannot be loaded, or another change runs.
+        """
+        state, shelf = self._current(), self._shelf
+        assert shelf is not None, "only a state with a shelf can switch"
+        if name in (self._name, state.engine.facts.model, state.model):
+            return
+        await asyncio.to_thread(check_fits, shelf, name, self._name)
+        if state.refusal is not None:
+            raise state.refusal
+        state.refuse(SwitchingError(name))
+        self._switching = asyncio.ensure_future(self._change(state, name, exchange))
+        self._switching.add_done_callback(_log_change)
+        await asyncio.shield(self._switching)
+
+    async def _change(self, state: ServerState, name: str, asking: Exchange) -> None:
+        """Let what runs finish within the drain's time, end the engine, and open the other one or the old one again.
+
+        Raises:
+            PieError: the model cannot be loaded.
+        """
+        assert self._shelf is not None, "only a state with a shelf can switch"
+        LOG.info("changing from model %s to %s", ascii(state.model), ascii(name))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                while state.exchanges - {asking}:  # noqa: ASYNC110  (exchanges end one by one, on their own)
+                    await asyncio.sleep(_LOOK_S)
+        for exchange in state.exchanges - {asking}:
+            exchange.abort(SwitchingError(name))
+        while state.exchanges - {asking}:  # noqa: ASYNC110  (as above; each has its last word by now)
+            await asyncio.sleep(_LOOK_S)
+        old = state.engine
+        await asyncio.to_thread(state.close)
+        await asyncio.to_thread(old.close)
+        try:
+            self._take(await asyncio.to_thread(self._shelf.open, name), name)
+        finally:
+            if self._engine is old:
+                await self._go_back()
+
+    def _take(self, engine: Engine, name: str) -> None:
+        """Serve an engine; the name that the settings give belongs to the first model."""
+        self._opened.append(engine)
+        self._engine, self._name = engine, name
+        is_first = self._shelf is not None and name == self._shelf.first
+        settings = self._settings if is_first else self._settings.model_copy(update={"served_name": None})
+        self.state = self._serve(engine, settings)
+
+    async def _go_back(self) -> None:
+        """Open the old model again; without any model the server ends as if its engine had died."""
+        assert self._shelf is not None, "only a state with a shelf can switch"
+        try:
+            engine = await asyncio.to_thread(self._shelf.open, self._name)
+        except PieError as error:
+            LOG.info("the model that was served before cannot be opened again: %s", ascii(str(error)))
+            self._begin_drain()
+        else:
+            self._take(engine, self._name)
 
     async def _when_started(self, server: uvicorn.Server, on_ready: Callable[[], None]) -> None:
         """Tell that connections are taken."""
@@ -102,9 +187,9 @@ class Daemon:
             await asyncio.sleep(_LOOK_S)
         on_ready()
 
-    def _observe(self, event: Event) -> None:
-        """Drain when the engine has ended; called on the pump's thread."""
-        if isinstance(event, EngineEnded) and self._loop is not None:
+    def _observe(self, engine: Engine, event: Event) -> None:
+        """Drain when the engine that is served has ended; called on the pump's thread."""
+        if isinstance(event, EngineEnded) and engine is self._engine and self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._begin_drain)
 
@@ -149,6 +234,12 @@ class Daemon:
         server.should_exit = True
 
 
+def _log_change(change: asyncio.Task[None]) -> None:
+    """Note how a change of the model ended, also where its client has gone."""
+    error = None if change.cancelled() else change.exception()
+    LOG.info("the model was %s", "changed" if error is None else f"not changed: {str(error)!a}")
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server, without its own signal handlers: the daemon has its own."""
 
@@ -158,10 +249,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(state: ServerState, settings: ServerSettings) -> uvicorn.Config:
+def _config(current: Callable[[], ServerState], settings: ServerSettings) -> uvicorn.Config:
     """Return uvicorn's settings: its own parser in Python, no second log, no trust in proxies' headers."""
     return uvicorn.Config(
-        make_app(state),
+        make_app(current),
         loop="asyncio",
         http="h11",
         ws="none",

@@ -19,9 +19,14 @@ from pie_mlx.errors import (
     Hog,
     Impossible,
     InvalidParameter,
+    ModelCorrupt,
+    ModelNotFound,
+    NotEnoughMemory,
     PieError,
     PressureError,
     TemplateError,
+    TokenizerMissing,
+    UnsupportedModel,
     UsageError,
 )
 from pie_mlx.search.errors import TreeError
@@ -199,6 +204,20 @@ class DrainingError(ServerError):
 
 
 @dataclass(eq=False)
+class SwitchingError(ServerError):
+    """The server is changing to another model: what runs may finish, nothing begins until it is there."""
+
+    code: ClassVar[str] = "switching"
+    status: ClassVar[int] = 503
+    model: str
+
+    @property
+    def message(self) -> str:
+        """Name the model that comes."""
+        return f"the server is changing to model {self.model!r}"
+
+
+@dataclass(eq=False)
 class DeadlineError(ServerError):
     """The request took longer than it may."""
 
@@ -248,6 +267,8 @@ _CLIENT_FAULTS = (
     TemplateError,
     TreeError,
 )
+# Such an error comes of asking for another model only: what is served stays as it is.
+_CONFLICTS = (NotEnoughMemory, ModelCorrupt, UnsupportedModel, TokenizerMissing)
 _TRY_LATER = (PressureError, DeviceError, Cancelled)
 
 
@@ -255,6 +276,10 @@ def status_of(error: PieError) -> int:
     """Return the status: 400 what can never work, 503 what may work later, 500 what is our fault."""
     if isinstance(error, ServerError):
         return error.status
+    if isinstance(error, ModelNotFound):
+        return 404
+    if isinstance(error, _CONFLICTS):
+        return 409
     if isinstance(error, _CLIENT_FAULTS):
         return 400
     return 503 if isinstance(error, _TRY_LATER) else 500

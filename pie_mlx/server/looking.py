@@ -1,9 +1,12 @@
-"""The endpoints that only look: models, health, pages, metrics."""
+"""The endpoints that look (models, health, pages, metrics), and the one that changes the model."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, astuple
 
+from pie_mlx.server.bodies import LoadBody, read
+from pie_mlx.server.errors import NotSupportedError, SwitchingError
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.state import ServerState
 
@@ -12,8 +15,12 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def models(state: ServerState, exchange: Exchange) -> None:
-    """List the one model that is served."""
-    await exchange.answer({"object": "list", "data": [_card(state)]})
+    """List the model that is served, and those that it could be changed to."""
+    shelf = state.shelf
+    others = [] if shelf is None else await asyncio.to_thread(shelf.names)
+    own = (state.model, state.engine.facts.model)
+    cards = [_other_card(state, name) for name in others if name not in own]
+    await exchange.answer({"object": "list", "data": [_card(state), *cards]})
 
 
 async def model(state: ServerState, exchange: Exchange) -> None:
@@ -26,6 +33,26 @@ async def model(state: ServerState, exchange: Exchange) -> None:
     await exchange.answer(_card(state))
 
 
+async def load(state: ServerState, exchange: Exchange) -> None:
+    """Change to another model, when what runs has finished; refused where it does not fit.
+
+    Raises:
+        NotSupportedError: the server was made for one engine.
+        PieError: the model is not here, does not fit, or cannot be loaded; the old one is served on.
+    """
+    read(LoadBody, exchange.body)
+    name = exchange.request.path_params["model"]
+    if state.switch is None:
+        raise NotSupportedError("this server cannot change its model", "model")
+    await state.switch(name, exchange)
+    await exchange.answer({"model": name, "loaded": True})
+
+
+def _other_card(state: ServerState, name: str) -> dict[str, object]:
+    """Return a model that is installed and not served."""
+    return {"id": name, "object": "model", "created": state.created_s, "owned_by": "pie-mlx", "loaded": False}
+
+
 def _card(state: ServerState) -> dict[str, object]:
     """Return the model as the protocol lists it, with its context's length."""
     return {
@@ -33,6 +60,7 @@ def _card(state: ServerState) -> dict[str, object]:
         "object": "model",
         "created": state.created_s,
         "owned_by": "pie-mlx",
+        "loaded": True,
         "max_model_len": state.engine.facts.context_tokens,
     }
 
@@ -40,7 +68,9 @@ def _card(state: ServerState) -> dict[str, object]:
 async def health(state: ServerState, exchange: Exchange) -> None:
     """Say whether the engine works: 200 where it does, 503 where it does not or the server is ending."""
     status = "draining" if state.is_draining else "ok" if state.is_healthy else "stalled"
-    if not state.engine.is_alive:
+    if isinstance(state.refusal, SwitchingError):
+        status = "switching"
+    elif not state.engine.is_alive:
         status = "dead"
     await exchange.answer({"status": status}, status=200 if status == "ok" else 503)
 

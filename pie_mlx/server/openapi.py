@@ -8,15 +8,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from pie_mlx import __version__
-from pie_mlx.server.bodies import ChatBody, CompletionBody, SearchBody, SteeringBody
+from pie_mlx.server.bodies import ChatBody, CompletionBody, LoadBody, SearchBody, SteeringBody
 
-_BODIES: tuple[type[BaseModel], ...] = (ChatBody, CompletionBody, SearchBody, SteeringBody)
+_BODIES: tuple[type[BaseModel], ...] = (ChatBody, CompletionBody, LoadBody, SearchBody, SteeringBody)
 _ERRORS = {
     "400": "What was asked can never work: a wrong body, a prompt that is too long, more pages than there are.",
     "401": "The key is missing or wrong.",
     "403": "The Host header names another machine.",
     "404": "There is no such path, model or run.",
     "408": "The body did not arrive in time.",
+    "409": "The model does not fit; see the numbers.",
     "413": "A limit on size or number was passed.",
     "415": "The body is not announced as JSON.",
     "429": "Too many requests wait already; see Retry-After.",
@@ -49,6 +50,9 @@ def _paths() -> dict[str, Any]:
     return {
         "/v1/models": {"get": _operation("List the model", json)},
         "/v1/models/{model}": {"get": _operation("Describe the model", json, parameters=[_in_path("model")])},
+        "/v1/models/{model}/load": {
+            "post": _operation("Change to another model", json, body=LoadBody, parameters=[_in_path("model")])
+        },
         "/v1/chat/completions": {"post": _operation("Answer a conversation", json, events, body=ChatBody)},
         "/v1/completions": {"post": _operation("Continue a text", json, events, body=CompletionBody)},
         "/v1/tot": {"post": _operation("Search a tree of thoughts", json, events, body=SearchBody)},

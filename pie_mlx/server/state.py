@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from pie_mlx.engine import Engine
@@ -16,6 +17,10 @@ from pie_mlx.server.errors import DrainingError, NoSuchModelError
 from pie_mlx.server.exchange import Exchange
 from pie_mlx.server.metrics import Metrics
 from pie_mlx.server.settings import ServerSettings
+from pie_mlx.server.shelf import Shelf
+
+Switch = Callable[[str, Exchange], Awaitable[None]]
+"""Changes to a model by its name; the exchange is the one that asks for it."""
 
 
 class ServerState:
@@ -43,6 +48,10 @@ class ServerState:
         self.search_threads = ThreadPoolExecutor(settings.max_searches, thread_name_prefix="pie-http-search")
         self.exchanges: set[Exchange] = set()
         self.is_draining = False
+        self.refusal: PieError | None = None
+        """What new work gets, None while it is taken."""
+        self.shelf: Shelf | None = None
+        self.switch: Switch | None = None
         self.pump = Pump(engine)
         self.metrics = Metrics(engine, self.gate, self.search_gate, self.model)
         self.pump.observe(self.metrics.observe)
@@ -62,10 +71,15 @@ class ServerState:
         return limit if wanted_s is None else min(wanted_s, limit)
 
     def drain(self) -> None:
-        """Let nothing new begin."""
+        """Let nothing new begin: the server ends."""
         self.is_draining = True
+        self.refuse(DrainingError())
+
+    def refuse(self, error: PieError) -> None:
+        """Let nothing new begin: who waits and who comes gets ``error``."""
+        self.refusal = error
         for gate in (self.gate, self.search_gate):
-            gate.close(DrainingError())
+            gate.close(error)
 
     def abort_all(self, error: PieError) -> None:
         """End everything that runs, each with a typed error."""

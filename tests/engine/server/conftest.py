@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -20,6 +20,7 @@ from pie_mlx.models.byte_text import byte_alphabet
 from pie_mlx.models.tokenizer import Tokenizer
 from pie_mlx.server.daemon import Daemon
 from pie_mlx.server.settings import ServerSettings
+from pie_mlx.server.shelf import Shelf
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 END = 257
@@ -58,9 +59,12 @@ def make_tokenizer(template: str | None = CHATML) -> Tokenizer:
 class LetterBackend(FakeBackend):
     """The fake device; it writes small letters, or ``reply`` and then the end. A step takes ``pause_s``."""
 
-    def __init__(self, *, reply: str | None = None, pause_s: float = 0.0, faults: Faults | None = None) -> None:
+    def __init__(
+        self, *, reply: str | None = None, pause_s: float = 0.0, faults: Faults | None = None, name: str = "fake"
+    ) -> None:
         """Answer each prompt with ``reply`` where it is given."""
         super().__init__(vocab_size=260, context_tokens=4096, eos_ids=frozenset({END}), faults=faults)
+        self._facts = replace(self._facts, model=name)
         self._script = None if reply is None else [*make_tokenizer().encode(reply, special=True), END]
         self._starts: dict[int, int] = {}
         self.pause_s = pause_s
@@ -135,13 +139,14 @@ def serve() -> Iterator[StartServer]:
             backend: LetterBackend | None = None,
             tokenizer: Tokenizer | None = None,
             engine: dict[str, Any] | None = None,
+            shelf: Shelf | None = None,
             **settings: Any,
         ) -> Served:
             device = backend or LetterBackend()
             given = EngineSettings.model_validate({"pool_pages": pages, "page_size": 16, **(engine or {})})
             own = Engine.start(lambda: device, given, tokenizer or make_tokenizer())
             stack.callback(own.close)
-            daemon = Daemon(own, ServerSettings.model_validate({"port": 0, "drain_timeout_s": 5.0, **settings}))
+            daemon = Daemon(own, ServerSettings.model_validate({"port": 0, "drain_timeout_s": 5.0, **settings}), shelf)
             ready = threading.Event()
             codes: list[int] = []
             thread = threading.Thread(target=lambda: codes.append(daemon.run(ready.set)), daemon=True)
