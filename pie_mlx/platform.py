@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +79,22 @@ def memory() -> MemoryFacts:
     """Read total and available memory now."""
     if sys.platform == "darwin":
         total = _sysctl("hw.memsize")
-        page = _sysctl("hw.pagesize")
-        free, idle = _sysctl("vm.page_free_count"), _sysctl("vm.page_purgeable_count")
-        available = None if page is None or free is None else page * (free + (idle or 0))
-        return MemoryFacts(total, available, _working_set(total))
+        return MemoryFacts(total, available_on_macos(_sysctl), _working_set(total))
     meminfo = _meminfo()
     return MemoryFacts(meminfo.get("MemTotal"), meminfo.get("MemAvailable"), None)
+
+
+def available_on_macos(read: Callable[[str], int | None]) -> int | None:
+    """Return the bytes that programs can have without anybody being swapped out; None where the kernel does not say.
+
+    Free pages alone are few on a healthy Mac: what caches files, and what programs marked as purgeable, is given up
+    first. ``read`` returns an integer of the kernel by name, None for a name that this kernel does not have.
+    """
+    page, free = read("hw.pagesize"), read("vm.page_free_count")
+    if page is None or free is None:
+        return None
+    idle = [read("vm.page_purgeable_count"), read("vm.page_pageable_external_count")]
+    return page * (free + sum(count or 0 for count in idle))
 
 
 def _prepare_blas() -> tuple[str | None, tuple[str, ...]]:

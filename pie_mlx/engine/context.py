@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pie_mlx.engine.completion import Completion, Piece
 from pie_mlx.engine.job import Allowed, GenerateGoal, LabelsGoal, LogprobsGoal
 from pie_mlx.engine.request import Request
-from pie_mlx.errors import InvalidParameter
+from pie_mlx.errors import InvalidParameter, UsageError
 from pie_mlx.ids import ContextId
 from pie_mlx.kv.snapshot import SnapshotFacts, SnapshotStore
 from pie_mlx.sampling import Sampling
@@ -62,6 +62,14 @@ class Context:
     ) -> None:
         """Close it."""
         self.close()
+
+    def __copy__(self) -> Self:
+        """Refuse: two handles on one context would close it under each other."""
+        raise UsageError("a context cannot be copied", "fork it: context.fork()")
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Refuse, as :meth:`__copy__` does."""
+        return self.__copy__()
 
     @property
     def closed(self) -> bool:

@@ -73,5 +73,7 @@ def choose_pool(facts: BackendFacts, settings: EngineSettings, available_bytes: 
 
 
 def pool_by_memory(facts: BackendFacts, settings: EngineSettings) -> PoolSize:
-    """Return the pool's size for this machine as it is now."""
-    return choose_pool(facts, settings, platform.memory().available_bytes)
+    """Return the pool's size for this machine as it is now; a GPU may hold no more than its working set."""
+    memory = platform.memory()
+    known = [size for size in (memory.available_bytes, memory.working_set_bytes) if size is not None]
+    return choose_pool(facts, settings, min(known, default=None))

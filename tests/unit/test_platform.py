@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pie_mlx.platform import BLAS_VARIABLE, blas_candidates, load_blas, memory, prepare
+from pie_mlx.platform import BLAS_VARIABLE, available_on_macos, blas_candidates, load_blas, memory, prepare
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a BLAS is loaded on Linux alone")
 
@@ -75,3 +75,19 @@ def test_memory_is_read_now() -> None:
     assert facts.total_bytes is not None
     assert facts.available_bytes is not None
     assert 0 < facts.available_bytes <= facts.total_bytes
+
+
+def test_a_mac_counts_what_it_can_give_up() -> None:
+    """File caches and purgeable pages are available; a kernel that lacks a number costs that number, not the answer."""
+    counts = {
+        "hw.pagesize": 16384,
+        "vm.page_free_count": 100,
+        "vm.page_purgeable_count": 10,
+        "vm.page_pageable_external_count": 1000,
+        "vm.page_pageable_internal_count": 5000,
+    }
+    assert available_on_macos(counts.get) == 1110 * 16384
+    del counts["vm.page_pageable_external_count"]
+    assert available_on_macos(counts.get) == 110 * 16384
+    for name in ("hw.pagesize", "vm.page_free_count"):
+        assert available_on_macos({**counts, name: None}.get) is None

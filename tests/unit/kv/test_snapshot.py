@@ -93,6 +93,34 @@ def test_a_context_without_resident_tokens_is_saved_and_restored(tmp_path: Path,
         assert again.generate(max_tokens=4).tokens == live.context([*tokens, 9]).generate(max_tokens=4).tokens
 
 
+@pytest.mark.parametrize("count", [15, 16, 17, 31, 32, 33])
+def test_restoring_at_every_boundary_equals_cold(tmp_path: Path, count: int) -> None:
+    """Whatever part of the last page was saved, what follows is what a fresh context would give."""
+    store = SnapshotStore(tmp_path)
+    tokens = list(range(1, count + 2))
+    with engine() as live:
+        context = live.context(tokens)
+        context.prefill().result()
+        assert context.save("a", store).num_resident == count
+        context.close()
+        again, _restored = live.open_context("a", store)
+        assert again.generate(max_tokens=20).tokens == live.context(tokens).generate(max_tokens=20).tokens
+
+
+def test_arrays_of_another_kind_are_refused_and_take_no_page(tmp_path: Path) -> None:
+    """Same model, other K/V (a quantized arena, say): named, and nothing is left behind."""
+    store = SnapshotStore(tmp_path)
+    with engine() as live:
+        arrays = {"k.0.scales": np.zeros((20, 2), dtype=np.float32)}
+        fingerprint = live.facts.fingerprint
+        store.save("a", model="fake", fingerprint=fingerprint, tokens=list(range(20)), arrays=arrays)
+        with pytest.raises(SnapshotMismatch, match="do not fit"):
+            live.open_context("a", store)
+        assert live.readings().contexts == ()
+        assert live.readings().pages.free == 32
+        live.check()
+
+
 def test_each_fault_has_its_own_error(tmp_path: Path) -> None:
     """Missing, truncated, damaged, foreign model, foreign version, bad name."""
     store = SnapshotStore(tmp_path)
