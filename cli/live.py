@@ -42,9 +42,14 @@ def runtime_folder() -> Path:
     if chosen:
         folder = Path(chosen).expanduser()
     else:
+        import warnings
+
         import platformdirs
 
-        folder = platformdirs.user_runtime_path("pie-mlx", appauthor=False)
+        with warnings.catch_warnings():
+            # Without XDG_RUNTIME_DIR it warns and names another folder, which is_private judges before it is used.
+            warnings.simplefilter("ignore")
+            folder = platformdirs.user_runtime_path("pie-mlx", appauthor=False)
     longest = f"{folder}/{2**22}-999{SUFFIX}"
     if len(os.fsencode(longest)) <= _LONGEST_PATH:
         return folder
