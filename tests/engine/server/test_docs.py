@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,18 @@ def test_the_page_names_every_path_and_default() -> None:
         f"| {own.max_connections} |",
     ):
         assert text in PAGE, text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_systemd_unit_is_one(tmp_path: Path) -> None:
+    """systemd knows every key of the unit and its value; the program is put where there is one."""
+    unit = tmp_path / "pie-mlx.service"
+    (text,) = blocks("ini")
+    unit.write_text(text.replace("/opt/pie-mlx/bin/pie-mlx", sys.executable), encoding="utf-8")
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert unit.name not in done.stdout + done.stderr, done.stderr
+    assert "Restart=on-failure" in text
 
 
 def test_the_launchd_file_is_one() -> None:
