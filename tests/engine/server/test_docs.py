@@ -69,7 +69,7 @@ def test_the_page_names_every_path_and_default() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_the_systemd_unit_is_one(tmp_path: Path) -> None:
-    """systemd knows every key of the unit and its value; the program is put where there is one."""
+    """Systemd knows every key of the unit and its value; the program is put where there is one."""
     unit = tmp_path / "pie-mlx.service"
     (text,) = blocks("ini")
     unit.write_text(text.replace("/opt/pie-mlx/bin/pie-mlx", sys.executable), encoding="utf-8")
