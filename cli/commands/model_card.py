@@ -101,7 +101,11 @@ def _estimate_facts(need: MemoryEstimate, page_size: int) -> dict[str, Fact]:
         "total_bytes": need.total_bytes,
         "page_size": page_size,
         "page_bytes": need.kv_bytes_per_token * page_size,
-        "pages": -(-need.context_tokens // page_size),
+        "pages": -(-need.kept_tokens // page_size),
+        "kept_tokens": need.kept_tokens,
+        "attention_layers": len(need.layers),
+        "window_layers": sum(layer.window_tokens is not None for layer in need.layers),
+        "windowed_kv_bytes": need.windowed_kv_bytes,
     }
 
 
@@ -114,6 +118,7 @@ def _lines(facts: dict[str, Fact]) -> list[tuple[str, str]]:
     pages, tokens = (format_count(_int(need[key])) for key in ("pages", "tokens"))
     page_bytes, kv_bytes = (format_bytes(_int(need[key])) for key in ("page_bytes", "kv_bytes"))
     free, total = (format_bytes(_int(machine[key])) for key in ("available_bytes", "total_bytes"))
+    window = _window_words(need)
     return [
         ("model", str(facts["name"])),
         ("files", str(facts["path"])),
@@ -122,11 +127,24 @@ def _lines(facts: dict[str, Fact]) -> list[tuple[str, str]]:
         ("context", f"{format_count(_int(facts['context_tokens']))} tokens"),
         ("weights", format_bytes(_int(need["weight_bytes"]))),
         ("pages", f"{pages} of {page_bytes} for {tokens} tokens = {kv_bytes}"),
+        *([("windows", window)] if window else []),
         ("working space", format_bytes(_int(need["working_bytes"]))),
         ("in all", format_bytes(_int(need["total_bytes"]))),
         ("this machine", f"{free} free of {total} ({facts['device']})"),
         ("fits", verdict[fits if isinstance(fits, bool) else None]),
     ]
+
+
+def _window_words(need: dict[str, Fact]) -> str:
+    """Say what becomes of pages that sliding layers do not see any more; empty where no layer slides."""
+    layers, sliding = (_int(need[key]) or 0 for key in ("attention_layers", "window_layers"))
+    if not sliding:
+        return ""
+    if sliding == layers:
+        kept = format_count(_int(need["kept_tokens"]))
+        return f"in every attention layer: pages behind them are given back, {kept} tokens are kept"
+    alone = format_bytes(_int(need["windowed_kv_bytes"]))
+    return f"in {sliding} of {layers} layers: pages are kept whole, as the others see all (windows alone: {alone})"
 
 
 def _int(fact: Fact) -> int | None:

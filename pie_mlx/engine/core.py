@@ -27,7 +27,6 @@ from pie_mlx.engine.job import (
     num_unwanted,
 )
 from pie_mlx.engine.sequence import Sequence
-from pie_mlx.engine.window import Window
 from pie_mlx.errors import (
     Cancelled,
     ContextBusy,
@@ -52,6 +51,7 @@ from pie_mlx.ids import ContextId, PageId, RequestId
 from pie_mlx.kv.page_table import PageTable
 from pie_mlx.kv.pool import PagePool
 from pie_mlx.kv.prefix_index import PrefixIndex
+from pie_mlx.kv.window import Window
 
 
 class Core:

@@ -11,9 +11,9 @@ from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.core import Core
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.stepping import Stepper
-from pie_mlx.engine.window import Window
 from pie_mlx.errors import PieError
 from pie_mlx.kv.pool import PagePool
+from pie_mlx.kv.window import Window
 
 
 class Driver:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pie_mlx.engine.checkpoints import Checkpoints
-from pie_mlx.engine.window import Window
 from pie_mlx.ids import ContextId, PageId
 from pie_mlx.kv.page_table import PageTable
 from pie_mlx.kv.prefix_index import ROOT_KEY, PageKey, PrefixIndex, page_key
+from pie_mlx.kv.window import Window
 
 if TYPE_CHECKING:
     from pie_mlx.engine.job import Job

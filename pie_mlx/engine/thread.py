@@ -21,10 +21,10 @@ from pie_mlx.engine.errand import Errand
 from pie_mlx.engine.settings import EngineSettings
 from pie_mlx.engine.sizing import PoolSize
 from pie_mlx.engine.stepping import Stepper, StepWork
-from pie_mlx.engine.window import Window
 from pie_mlx.errors import DeviceFailed, EngineDead, PieError
 from pie_mlx.events import EngineEnded, StepDone
 from pie_mlx.kv.pool import PagePool
+from pie_mlx.kv.window import Window
 
 PoolSizer = Callable[[BackendFacts, EngineSettings], PoolSize]
 """Chooses the pool's size once the model is known."""

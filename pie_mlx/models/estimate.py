@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pie_mlx.errors import ModelCorrupt
+from pie_mlx.kv.window import Window
 from pie_mlx.models.folder import text_config
 
 _FUSED_HEAD_DIMS = frozenset({64, 80, 96, 128})
@@ -37,13 +38,22 @@ class MemoryEstimate:
     kv_bytes: int
     working_bytes: int
     kv_bytes_per_token: int
-    """Of every layer together, while no window is full yet."""
+    """Of every layer together: a page holds all of them."""
     context_tokens: int
+    kept_tokens: int
+    """Those whose pages a context keeps: all, unless every attention layer has a window."""
+    layers: tuple[LayerKV, ...]
+    """Of attention."""
 
     @property
     def total_bytes(self) -> int:
         """All of it together."""
         return self.weight_bytes + self.kv_bytes + self.working_bytes
+
+    @property
+    def windowed_kv_bytes(self) -> int:
+        """What K and V would take if each layer kept only what it sees."""
+        return sum(layer.bytes_at(self.context_tokens) for layer in self.layers)
 
     def fits(self, memory_bytes: int, *, reserve_bytes: int = 2_000_000_000) -> bool:
         """Whether a machine with ``memory_bytes`` holds it, leaving ``reserve_bytes`` to the rest."""
@@ -65,12 +75,19 @@ def memory_needed(
         ModelCorrupt: the config does not name layers and heads.
     """
     layers = layer_kv(config, element_bytes=element_bytes)
+    windows = [layer.window_tokens for layer in layers if layer.window_tokens is not None]
+    kept = context_tokens
+    if windows and len(windows) == len(layers):
+        kept = min(kept, Window(max(windows)).num_kept)
+    per_token = sum(layer.bytes_per_token for layer in layers)
     return MemoryEstimate(
         weight_bytes=weight_bytes,
-        kv_bytes=sum(layer.bytes_at(context_tokens) for layer in layers),
+        kv_bytes=kept * per_token,
         working_bytes=_BASE_BYTES + _prefill_bytes(config, context_tokens, element_bytes),
-        kv_bytes_per_token=sum(layer.bytes_per_token for layer in layers),
+        kv_bytes_per_token=per_token,
         context_tokens=context_tokens,
+        kept_tokens=kept,
+        layers=layers,
     )
 
 
@@ -86,7 +103,7 @@ def layer_kv(config: Mapping[str, Any], *, element_bytes: int = 2) -> tuple[Laye
     num_layers = _number(flat, "num_hidden_layers", "n_layers", "n_layer")
     width = _kv_width(flat) * element_bytes
     kinds = _layer_kinds(flat, num_layers)
-    window = flat.get("sliding_window")
+    window = flat.get("sliding_window") or flat.get("attention_window_size")
     return tuple(
         LayerKV(width, window if kind == "sliding" and isinstance(window, int) else None)
         for kind in kinds
@@ -107,6 +124,11 @@ def _kv_width(config: Mapping[str, Any]) -> int:
 
 def _layer_kinds(config: Mapping[str, Any], num_layers: int) -> list[str]:
     """Return "full", "sliding" or "recurrent" for each layer."""
+    blocks = config.get("block_types")
+    if isinstance(blocks, list) and blocks:
+        # RecurrentGemma repeats a few blocks, whose attention has a window always.
+        names = [str(blocks[index % len(blocks)]) for index in range(num_layers)]
+        return ["sliding" if name == "attention" else "recurrent" for name in names]
     listed = config.get("layer_types")
     if isinstance(listed, list) and len(listed) == num_layers:
         return [_kind(str(name)) for name in listed]

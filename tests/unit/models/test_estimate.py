@@ -32,12 +32,32 @@ def test_estimate_equals_mlx_lms_own_cache(tiny: Any, llama_config: dict[str, An
     assert memory_needed(llama_config, 0, 256, element_bytes=4).kv_bytes == held
 
 
-def test_sliding_layers_are_bounded_by_their_window(llama_config: dict[str, Any]) -> None:
-    """A sliding layer holds its window at most, a full one everything."""
+def test_one_layer_that_sees_all_keeps_the_pages_of_all_layers(llama_config: dict[str, Any]) -> None:
+    """A page holds every layer: what the windows alone would take is told beside it."""
     config = {**llama_config, "sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
     one = 2 * 2 * 16 * 2
-    assert memory_needed(config, 0, 1000).kv_bytes == (64 + 1000) * one
-    assert memory_needed(config, 0, 10).kv_bytes == 20 * one
+    estimate = memory_needed(config, 0, 1000)
+    assert (estimate.kv_bytes, estimate.windowed_kv_bytes) == (2000 * one, (64 + 1000) * one)
+    assert (estimate.kept_tokens, memory_needed(config, 0, 10).kv_bytes) == (1000, 20 * one)
+
+
+def test_windows_in_all_layers_bound_what_a_context_keeps(llama_config: dict[str, Any]) -> None:
+    """A quarter of the widest window is kept behind it, whatever the context's length."""
+    config = {**llama_config, "sliding_window": 64, "layer_types": ["sliding_attention"] * 2}
+    for tokens in (1000, 100_000):
+        assert memory_needed(config, 0, tokens).kept_tokens == 63 + 16
+    assert memory_needed(config, 0, 1000).kv_bytes == 79 * 2 * 2 * 2 * 16 * 2
+    assert memory_needed(config, 0, 10).kept_tokens == 10
+
+
+def test_recurrent_gemma_keeps_its_window() -> None:
+    """Its blocks repeat, and each attention among them has a window."""
+    config = {"model_type": "recurrent_gemma", "num_hidden_layers": 26, "num_attention_heads": 10, "hidden_size": 2560,
+              "num_key_value_heads": 1, "head_dim": 256, "attention_window_size": 2048,
+              "block_types": ["recurrent", "recurrent", "attention"]}  # fmt: skip
+    estimate = memory_needed(config, 0, 100_000)
+    assert len(estimate.layers) == 8
+    assert estimate.kept_tokens == 2047 + 512
 
 
 def test_gemma_pattern_without_being_written() -> None:
@@ -47,7 +67,7 @@ def test_gemma_pattern_without_being_written() -> None:
     windows = [layer.window_tokens for layer in layer_kv(config)]
     assert windows.count(None) == 5
     assert windows[:6] == [1024] * 5 + [None]
-    assert memory_needed(config, 0, 131072).kv_bytes < 34 * 131072 * 2 * 4 * 256 * 2 / 5
+    assert memory_needed(config, 0, 131072).windowed_kv_bytes < 34 * 131072 * 2 * 4 * 256 * 2 / 5
 
 
 def test_recurrent_layers_hold_no_kv(llama_config: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ class Window:
 
     tokens: int
     """Tokens that a row of that layer sees, itself included."""
-    chunk: int
+    chunk: int = 1
     """Tokens of one context that a step computes at most."""
 
     @property
