@@ -37,6 +37,8 @@ class Expander:
         self._core = core
         self._pen = pen
         self._is_narrow = False
+        self._trunks: set[NodeId] = set()
+        """Parents that stay open until the next expansion, as not all of their children do."""
 
     def expand(self, asks: Sequence[Ask], *, seed: int | None = None) -> list[list[NodeId]]:
         """Write children and return the usable ones of each ask; ``seed`` replaces the run's for these."""
@@ -48,8 +50,10 @@ class Expander:
             for slot in slots:
                 core.tell(NodeStarted(node=slot.node, seed=slot.seed))
             core.spending.nodes += len(slots)
-            self._write(slots)
-            core.workspace.close(dict.fromkeys(slot.parent for slot in slots))
+            parents = dict.fromkeys(slot.parent for slot in slots)
+            core.workspace.close(self._trunks.difference(parents))
+            self._trunks = self._write(slots)
+            core.workspace.close(parent for parent in parents if parent not in self._trunks)
         made = {slot.node for slot in slots}
         return [
             [child for child in core.tree[ask.node].children if child in made and core.tree[child].status not in FINAL]
@@ -115,8 +119,11 @@ class Expander:
 
     # --- writing ---------------------------------------------------------------------------
 
-    def _write(self, slots: list[Slot]) -> None:
-        """Write and commit all slots; what the trace knows is not written again."""
+    def _write(self, slots: list[Slot]) -> set[NodeId]:
+        """Write and commit all slots; what the trace knows is not written again.
+
+        Returns the parents some of whose children were closed to make room for others.
+        """
         core = self._core
         fresh: list[Slot] = []
         for slot in slots:
@@ -126,6 +133,7 @@ class Expander:
                 continue
             core.attend()
             self._commit(slot, _from_trace(known))
+        trunks: set[NodeId] = set()
         while fresh:
             size = self._wave_size(fresh)
             group = waves(len(fresh), size)[0]
@@ -134,7 +142,9 @@ class Expander:
             fresh = fresh[len(group) :]
             if fresh:
                 # Kept open, the written ones would leave the rest of the level ever fewer pages to write in.
-                core.workspace.close([slot.node for slot in wave])
+                core.workspace.close_leaves([slot.node for slot in wave])
+                trunks.update(slot.parent for slot in wave)
+        return trunks
 
     def _write_wave(self, wave: list[Slot]) -> None:
         """Write one group at the same time and commit it in order."""

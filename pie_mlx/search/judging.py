@@ -79,24 +79,34 @@ class EngineJudge(Judge):
         if not nodes:
             return []
         core = self._core
-        suffix = max(len(seq) - len(core.workspace.tokens(node)) for node, seq in zip(nodes, sequences, strict=True))
-        need = estimate(
-            prompt_tokens=0,
-            branches=len(nodes),
-            thought_tokens=max(suffix, 1) + max_tokens,
-            judge_tokens=0,
-            page_size=core.page_size,
-        )
-        readings: list[_R] = []
-        for group in waves(len(nodes), need.fitting(core.available_pages())):
+        readings: dict[int, _R] = {}
+        # What is open goes first: once judged, it can make room for what has to be computed again.
+        rest = sorted(range(len(nodes)), key=lambda at: not core.workspace.is_open(nodes[at]))
+        while rest:
+            group = rest[: self._group_size([(nodes[at], len(sequences[at])) for at in rest], max_tokens)]
+            rest = rest[len(group) :]
             asked = [self._start(nodes[at], sequences[at], submit, at) for at in group]
             for at, started in zip(group, asked, strict=True):
                 outcome = self._outcome(started)
                 if isinstance(outcome, PressureError):
                     outcome = self._ask_alone(nodes[at], sequences[at], submit, at)
-                readings.append(fail(outcome) if isinstance(outcome, PieError) else read(outcome))
+                readings[at] = fail(outcome) if isinstance(outcome, PieError) else read(outcome)
                 self._count(nodes[at], len(sequences[at]), outcome)
-        return readings
+            if rest:
+                core.workspace.close_leaves({nodes[at] for at in group} - {nodes[at] for at in rest})
+        return [readings[at] for at in range(len(nodes))]
+
+    def _group_size(self, asked: Sequence[tuple[NodeId, int]], max_tokens: int) -> int:
+        """Return how many of the questions (node, length of its sequence), in this order, go together."""
+        core = self._core
+        need = estimate(
+            prompt_tokens=0,
+            branches=len(asked),
+            thought_tokens=max(max(length - core.workspace.num_kept(node), 1) for node, length in asked) + max_tokens,
+            judge_tokens=0,
+            page_size=core.page_size,
+        )
+        return len(waves(len(asked), need.fitting(core.available_pages()))[0])
 
     def _start(
         self, node: NodeId, tokens: tuple[int, ...], submit: Callable[[Context, int], Request], at: int

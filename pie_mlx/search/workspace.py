@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pie_mlx.engine import Context, Engine
 from pie_mlx.engine.context import ContextPages
 from pie_mlx.search.dialogue import Dialogue
-from pie_mlx.search.node import NodeId, id_path
+from pie_mlx.search.node import NodeId, id_path, parent_id
 from pie_mlx.search.rules import Rules
 
 
@@ -121,6 +121,23 @@ class Workspace:
         """Close one node's context if it is open."""
         context = self._open.pop(node, None)
         return 0 if context is None else context.close()
+
+    def is_open(self, node: NodeId) -> bool:
+        """Whether a node has a context."""
+        with self._lock:
+            return node in self._open
+
+    def num_kept(self, node: NodeId) -> int:
+        """Return how many tokens of a node's sequence need not be computed: its own, or those of its parent."""
+        with self._lock:
+            own = self._open.get(node)
+            parent = parent_id(node)
+            return len(self.tokens(node if own is not None or parent is None else parent))
+
+    def close_leaves(self, nodes: Iterable[NodeId]) -> int:
+        """Close those of ``nodes`` whose parent is open and goes on holding what they share; return the pages freed."""
+        with self._lock:
+            return self.close([node for node in nodes if parent_id(node) in self._open])
 
     def close_all_but(self, kept: Collection[NodeId]) -> int:
         """Close every idle context outside ``kept``: they are computed again when next wanted."""
