@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from pie_mlx.engine.core import Core
-from pie_mlx.engine.readings import ContextReading, PageReading, Readings, RequestReading
+from pie_mlx.engine.job import Job
+from pie_mlx.engine.readings import ContextReading, PageReading, Readings, RequestReading, Wait
 from pie_mlx.engine.scheduler import Blocked
 from pie_mlx.ids import ContextId, PageId
 
@@ -31,24 +32,42 @@ def read_core(core: Core, *, head: Blocked | None, is_alive: bool, step_s: float
         )
         for s in core.sequences.values()
     )
-    requests = tuple(
-        RequestReading(
-            id=job.id,
-            context=job.sequence.id,
-            phase=job.phase.value,
-            outstanding_tokens=max(0, job.num_to_compute),
-            completion_tokens=len(job.tokens),
-            age_s=now_perf - job.submitted_s,
-            waits_for=head.why if head is not None and head.request == job.id else None,
-        )
-        for job in core.jobs.values()
-    )
+    requests = tuple(_read_job(job, head, now_perf) for job in core.jobs.values())
     counters = dict(core.counters) | {
         "pages_freed": core.pool.num_freed_ever,
         "prefix_hits": core.index.num_hits,
         "prefix_evicted": core.index.num_evicted,
     }
     return Readings(core.page_counts(), contexts, requests, counters, is_alive, step_s)
+
+
+def _read_job(job: Job, head: Blocked | None, now_s: float) -> RequestReading:
+    """Return one live request as it is now."""
+    wait, why = _reason(job, head)
+    return RequestReading(
+        id=job.id,
+        context=job.sequence.id,
+        phase=job.phase.value,
+        outstanding_tokens=max(0, job.num_to_compute),
+        completion_tokens=len(job.tokens),
+        age_s=now_s - job.submitted_s,
+        waits_for=why,
+        wait=wait,
+    )
+
+
+def _reason(job: Job, head: Blocked | None) -> tuple[Wait | None, str | None]:
+    """Say what a request waits for, as a kind and in words; nothing for one that takes part in steps."""
+    if head is not None and head.request == job.id:
+        return "pages", head.why
+    if job.phase.is_running:
+        return None, None
+    if job.after is not None and not job.after.phase.is_over and not job.after.is_prefilled:
+        return "prefix", f"request {job.after.id} computes its prefix"
+    return (
+        "turn",
+        "its turn" if head is None else f"its turn: request {head.request} needs {head.need_pages} pages first",
+    )
 
 
 def read_pages(core: Core) -> list[PageReading]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from pie_mlx.events import PageCounts
 from pie_mlx.ids import ContextId, PageId, RequestId
+
+Wait = Literal["pages", "prefix", "turn"]
+"""What a request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class RequestReading:
     completion_tokens: int
     age_s: float
     waits_for: str | None
+    """Why it gets nothing now, in words; None for one that takes part in steps."""
+    wait: Wait | None = None
+    """The same as a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,15 @@ class Readings:
     is_alive: bool
     step_s: float | None
     """Seconds that the step in flight has taken; None if none is."""
+
+    @property
+    def waiting_by_reason(self) -> Mapping[Wait, int]:
+        """How many requests wait for pages, for a prefix that another one computes, or for their turn."""
+        counts: dict[Wait, int] = {}
+        for request in self.requests:
+            if request.wait is not None:
+                counts[request.wait] = counts.get(request.wait, 0) + 1
+        return counts
 
     @property
     def waiting(self) -> Mapping[str, int]:

@@ -110,6 +110,9 @@ def test_only_the_blocked_request_fails(start: StartEngine) -> None:
     blocked = engine.context(text(2, 20)).submit(max_tokens=100)
     behind = engine.context(text(3, 20)).submit(max_tokens=5)
     wait_for_head(engine)
+    readings = engine.readings()
+    assert readings.waiting_by_reason == {"pages": 1, "turn": 1}
+    assert readings.requests[1].waits_for == f"its turn: request {blocked.id} needs 1 pages first"
     Clock(engine).look(LIMIT_S * 1.01)
     with pytest.raises(Starved):
         blocked.result(20)
