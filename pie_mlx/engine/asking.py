@@ -30,8 +30,15 @@ class Ask:
     """The page of that room."""
     has_progressed: bool = True
     """Whether it computed anything since it was last preempted."""
+    most_fresh: int | None = None
+    """Fresh pages that it needs at most at one time, however much is outstanding; None is no such limit."""
     waits_for_prefix: bool = False
     """Whether an older request is computing its prefix right now."""
+
+    def fresh_pages(self, num_tokens: int, page_size: int) -> int:
+        """Return how many fresh pages ``num_tokens`` outstanding tokens need at one time."""
+        pages = -(-max(0, num_tokens) // page_size)
+        return pages if self.most_fresh is None else min(pages, self.most_fresh)
 
     def behind(self, hits: Hits) -> Ask:
         """Return the ask as it is once the hits' pages are viewed: their tokens need not be computed."""

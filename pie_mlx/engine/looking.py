@@ -64,10 +64,8 @@ def _reason(job: Job, head: Blocked | None) -> tuple[Wait | None, str | None]:
         return None, None
     if job.after is not None and not job.after.phase.is_over and not job.after.is_prefilled:
         return "prefix", f"request {job.after.id} computes its prefix"
-    return (
-        "turn",
-        "its turn" if head is None else f"its turn: request {head.request} needs {head.need_pages} pages first",
-    )
+    before = "" if head is None else f": request {head.request} needs {head.need_pages} pages first"
+    return "turn", f"its turn{before}"
 
 
 def read_pages(core: Core) -> list[PageReading]:

@@ -101,9 +101,13 @@ def test_children_do_not_compute_beside_their_parent(start: StartEngine, answer:
     backend = FakeBackend(faults=faults)
     engine = start(64, backend)
     blocker = engine.context([9]).submit(max_tokens=1)
+    assert faults.is_hanging.wait(20)
     parent = engine.context(text(1, 100))
     contexts = [parent, *(parent.fork() for _ in range(3))]
     requests = [context.submit(max_tokens=2) for context in contexts]
+    readings = engine.readings()
+    assert readings.waiting_by_reason == {"turn": 1, "prefix": 3}
+    assert readings.requests[-1].waits_for == f"request {requests[0].id} computes its prefix"
     faults.release.set()
     blocker.result(20)
     for request in requests:
