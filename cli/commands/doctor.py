@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = "pie-mlx.doctor/1"
 _LEAST_BYTES = 3_000_000_000
 _PACKAGES = ("mlx", "mlx-lm", "numpy", "tokenizers", "rich", "textual", "typer")
-_LABELS = ("sure", "likely", "impossible")
+_LABELS = ("Yes", "No", "True", "False")
 
 
 class Verdict(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pie_mlx.search.errors import TaskError
-from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, refuse_split
+from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, refuse_split, yes_or_no
 from pie_mlx.search.trace_events import Verdict
 
 _SPLITS = {"2": 2, "4": 4, "6": 6}
@@ -193,7 +193,7 @@ class Arith(Task[State]):
     def judging(self, state: State) -> Judging:
         """Ask whether the last step follows the story."""
         del state
-        return Judging("\nDo these steps follow the story? One word, sure, likely or impossible:")
+        return yes_or_no("Do these steps follow the story?")
 
 
 def _compute(left: int, sign: str, right: int) -> int | None:

@@ -46,8 +46,18 @@ class Judging:
 
     question: str
     """Asked in place of the next lead; the label follows after the task's :attr:`Task.gap`."""
-    labels: Mapping[str, float] = field(default_factory=lambda: {"sure": 1.0, "likely": 0.5, "impossible": 0.0})
+    labels: Mapping[str, float] = field(default_factory=lambda: {"Yes": 1.0, "No": 0.0})
     """Word to weight; a state's value is Σ weight · p(word)."""
+
+
+def yes_or_no(question: str, told: str = "") -> Judging:
+    """Return a judging by Yes and No: what is ``told`` stands on a line of its own before the question.
+
+    Models follow this form most. On the starter the labels take 0.43 of the mass over 20 thoughts of the ``free`` task
+    and 0.85 over 164 states of ``game24``; ``One word, sure, likely or impossible:`` takes 0.07 there, and the question
+    with ``(yes or no):`` at its end 0.09 to 0.11.
+    """
+    return Judging(f"{told and chr(10)}{told}\n\nQuestion: {question} Yes or No?\nAnswer:")
 
 
 class Task(ABC, Generic[StateT]):
@@ -176,7 +186,7 @@ class Task(ABC, Generic[StateT]):
     def judging(self, state: StateT) -> Judging:
         """Return how a judge is asked for the state's worth."""
         del state
-        return Judging("\nCan this lead to the right answer? One word, sure, likely or impossible:")
+        return yes_or_no("Can this lead to the right answer?")
 
 
 def as_words(items: Sequence[object]) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import ClassVar, Self
 
 from pie_mlx.search.errors import TaskError
-from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split
+from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split, yes_or_no
 from pie_mlx.search.tasks.expression import ExpressionError, last_equation, parse_expression
 from pie_mlx.search.tasks.moves import Term, all_moves, list_moves, make_terms, move_text, read_move, show
 from pie_mlx.search.trace_events import Verdict
@@ -159,9 +159,7 @@ class Countdown(Task[State]):
 
     def judging(self, state: State) -> Judging:
         """Ask whether the numbers left can make the target."""
-        return Judging(
-            f"\nleft: {self.key(state)}\nCan these make {self.target}? One word, sure, likely or impossible:"
-        )
+        return yes_or_no(f"Can these make {self.target}?", f"left: {self.key(state)}")
 
 
 _EXAMPLE = "try: '2 3 7 8 50 75 = 431'"

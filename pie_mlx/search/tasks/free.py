@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pie_mlx.errors import InvalidParameter
 from pie_mlx.search.errors import TaskError
-from pie_mlx.search.tasks.base import Judging, Rejected, Task
+from pie_mlx.search.tasks.base import Judging, Rejected, Task, yes_or_no
 from pie_mlx.search.trace_events import Verdict
 
 State = tuple[str, ...]
@@ -90,13 +90,6 @@ class Free(Task[State]):
         return "\n".join(" ".join(thought.casefold().split()).rstrip(".") for thought in state)
 
     def judging(self, state: State) -> Judging:
-        """Ask whether the points serve the question, in the form whose labels the starter follows most.
-
-        Over 20 thoughts of the starter, ``Question: … Answer:`` gives Yes and No 0.43 of the mass; the same question
-        ending in ``(yes or no):`` gives 0.11, letters A to C 0.18, True and False 0.09, good and bad 0.04.
-        """
+        """Ask whether the points serve the question."""
         del state
-        return Judging(
-            "\n\nQuestion: Is this a good answer? Yes or No?\nAnswer:",
-            {"Yes": 1.0, "No": 0.0},
-        )
+        return yes_or_no("Is this a good answer?")

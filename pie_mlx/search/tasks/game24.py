@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from pie_mlx.search.errors import TaskError
 from pie_mlx.search.tasks import solver24
-from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split
+from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split, yes_or_no
 from pie_mlx.search.tasks.expression import check_equation, last_equation
 from pie_mlx.search.tasks.moves import Term, all_moves, list_moves, make_terms, move_text, read_move, show
 
@@ -130,7 +130,7 @@ class Game24(Task[State]):
 
     def judging(self, state: State) -> Judging:
         """Ask whether the numbers left can reach 24."""
-        return Judging(f"\nleft: {_left(state)}\nCan these reach 24? One word, sure, likely or impossible:")
+        return yes_or_no("Can these make 24?", f"left: {_left(state)}")
 
 
 def _left(state: State) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar, Self
 
 from pie_mlx.search.errors import TaskError
-from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split
+from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, as_words, refuse_split, yes_or_no
 from pie_mlx.search.trace_events import Verdict
 
 State = tuple[int, ...]
@@ -158,6 +158,4 @@ class Sort(Task[State]):
 
     def judging(self, state: State) -> Judging:
         """Ask whether what is written is right."""
-        return Judging(
-            f"\nwritten: {as_words(state)}\nIs this the start of the sorted list? One word, sure, likely or impossible:"
-        )
+        return yes_or_no("Is this the start of the sorted list?", f"written: {as_words(state)}")

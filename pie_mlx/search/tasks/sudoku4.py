@@ -8,7 +8,7 @@ from functools import cache
 from typing import ClassVar, Self
 
 from pie_mlx.search.errors import TaskError
-from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, refuse_split
+from pie_mlx.search.tasks.base import Check, Judging, Rejected, Task, refuse_split, yes_or_no
 from pie_mlx.search.trace_events import Verdict
 
 State = str
@@ -147,7 +147,7 @@ class Sudoku4(Task[State]):
 
     def judging(self, state: State) -> Judging:
         """Ask whether the grid can still be filled."""
-        return Judging(f"\ngrid: {_rows(state)}\nCan this grid be completed? One word, sure, likely or impossible:")
+        return yes_or_no("Can this grid be completed?", f"grid: {_rows(state)}")
 
 
 def _rows(grid: str) -> str:
