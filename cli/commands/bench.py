@@ -51,7 +51,8 @@ def bench(
     suites: Annotated[
         list[str] | None,
         typer.Argument(
-            help="decode, prefill, fork, tot, pressure, chat, all (default), or quick: tiny.", show_default=False
+            help="decode, prefill, fork, tot, pressure, chat, all (default), core: the stated figures, or quick: tiny.",
+            show_default=False,
         ),
     ] = None,
     *,
@@ -107,7 +108,7 @@ def _check(flags: BenchFlags) -> None:
 
 def _measure(settings: Settings, flags: BenchFlags, cases: list[Case], stderr: Stderr) -> Report:
     """Load the model and measure, with a bar on stderr."""
-    from pie_mlx.bench.machine import machine_facts, setting_facts, version_facts
+    from pie_mlx.bench.machine import load_average, machine_facts, setting_facts, thermal, version_facts
     from pie_mlx.bench.report import Report
     from pie_mlx.bench.setting import BenchOptions, open_setting
     from pie_mlx.bench.suites import run
@@ -122,6 +123,7 @@ def _measure(settings: Settings, flags: BenchFlags, cases: list[Case], stderr: S
         machine = machine_facts(setting)
         with showing_cases(stderr, len(cases)) as begin:
             rows = list(run(setting, cases, begin))
+        machine |= {"load_after": load_average(), "thermal_after": thermal()}
         return Report(machine, version_facts(), setting_facts(setting), rows)
 
 

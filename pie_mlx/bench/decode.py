@@ -98,6 +98,8 @@ def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
             "rows": case.rows,
             "prompt_tokens": case.prefix,
             "decoded_tokens": tokens,
+            "finish_reason": "length, every row",
+            "forks": case.rows,
             "kv_bytes": sides.our_runs[-1].kv_bytes,
             "shared_pages": sides.our_runs[-1].shared_pages,
             **setting.attention(),

@@ -9,7 +9,7 @@ from functools import partial
 
 from pie_mlx.bench import baseline, ours
 from pie_mlx.bench.cases import Case
-from pie_mlx.bench.pairs import interleave
+from pie_mlx.bench.pairs import Measure
 from pie_mlx.bench.report import Row, Trials
 from pie_mlx.bench.setting import BenchSetting
 from pie_mlx.bench.texts import prompt_of
@@ -100,32 +100,29 @@ def _beside_idle(setting: BenchSetting, num_idle: int) -> list[Row]:
     length, tokens = 128, setting.options.decode_tokens
     first = prompt_of(setting.encoder, 4, variant=100)[3]
     rows = []
-    with _resident(setting, length) as root, ExitStack() as stack:
+    with _resident(setting, length) as root:
 
         def step_ms() -> float:
             return ours.decode(setting.engine, [root], [first], tokens).decode_s / (tokens - 1) * 1e3
 
-        options = setting.options
-        few = {
-            name: interleave(trial, None, num_trials=options.num_trials, delay_s=options.delay_s)[0]
-            for name, trial in (("fork", lambda: _fork_us(root)), ("decode step", step_ms))
-        }
-        idle = [stack.enter_context(root.fork()) for _ in range(num_idle)]
-        facts: dict[str, Fact] = {"prompt_tokens": length, "idle_contexts": len(idle)}
-        for name, unit, trial in (("fork", "µs", lambda: _fork_us(root)), ("decode step", "ms", step_ms)):
-            many = interleave(trial, None, num_trials=options.num_trials, delay_s=options.delay_s)[0]
-            row = Row("fork", f"{name} beside {num_idle:,} idle contexts", unit, many, few[name], "ours beside 1")
-            rows.append(_with_facts(row, facts))
+        def beside_many(trial: Measure) -> float:
+            with ExitStack() as stack:
+                for _ in range(num_idle):
+                    stack.enter_context(root.fork())
+                return trial()
+
+        facts: dict[str, Fact] = {"prompt_tokens": length, "idle_contexts": num_idle}
+        trials: tuple[tuple[str, str, Measure], ...] = (
+            ("fork", "µs", lambda: _fork_us(root)),
+            ("decode step", "ms", step_ms),
+        )
+        for name, unit, trial in trials:
+            many, few = setting.measure(partial(beside_many, trial), trial, is_mlx_lm=False)
+            case = f"{name} beside {num_idle:,} idle contexts"
+            rows.append(Row("fork", case, unit, many, few, "ours beside 1", higher_is_better=False, facts=facts))
     return rows
 
 
 def _row(name: str, mine: Trials, facts: dict[str, Fact], theirs: Trials | None = None, by: str | None = None) -> Row:
     """Return a row of microseconds."""
     return Row("fork", name, "µs", mine, theirs, by, higher_is_better=False, facts=facts)
-
-
-def _with_facts(row: Row, facts: dict[str, Fact]) -> Row:
-    """Return a latency row with its facts."""
-    return Row(
-        row.suite, row.case, row.unit, row.ours, row.baseline, row.baseline_name, higher_is_better=False, facts=facts
-    )

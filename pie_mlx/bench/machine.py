@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform as system
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,6 +32,7 @@ def machine_facts(setting: BenchSetting) -> dict[str, Fact]:
         "available_bytes": found.memory.available_bytes,
         "read_bytes_per_s": setting.bandwidth,
         "load": load_average(),
+        "thermal": thermal(),
         "energy": why_unreadable() or "joules a token, by powermetrics",
     }
 
@@ -68,6 +70,18 @@ def setting_facts(setting: BenchSetting) -> dict[str, Fact]:
         "prefill_chunk": settings.prefill_chunk,
         "baseline": "mlx-lm" if options.has_baseline else None,
     }
+
+
+def thermal() -> str:
+    """Return how warm or how throttled the machine is, or why it does not tell."""
+    if sys.platform == "darwin":
+        told = subprocess.run(["/usr/bin/pmset", "-g", "therm"], capture_output=True, text=True, check=False).stdout
+        limits = [line.strip() for line in told.splitlines() if "Limit" in line and "=" in line]
+        return ", ".join(limits) or "no limit is set (pmset -g therm)"
+    zones = sorted(Path("/sys/class/thermal").glob("thermal_zone*/temp"))
+    values = [zone.read_text(encoding="utf-8").strip() for zone in zones]
+    degrees = [int(value) / 1000 for value in values if value.lstrip("-").isdigit()]
+    return f"{max(degrees):.0f} °C" if degrees else "no sensor that this system shows"
 
 
 def cpu_name() -> str:

@@ -77,13 +77,23 @@ class BenchSetting:
         return self.engine.settings.prefill_chunk
 
     def measure(
-        self, ours: Measure, theirs: Measure | None, *, num_trials: int | None = None, is_mlx_lm: bool = True
+        self,
+        ours: Measure,
+        theirs: Measure | None,
+        *,
+        num_trials: int | None = None,
+        is_mlx_lm: bool = True,
+        is_warm: bool = False,
     ) -> tuple[Trials, Trials | None]:
-        """Run interleaved trials as the options say; a baseline of mlx-lm only where one is asked for."""
+        """Run interleaved trials as the options say; a baseline of mlx-lm only where one is asked for.
+
+        ``is_warm`` says that the case has warmed both sides up itself, at the same width but shorter.
+        """
         return interleave(
             ours,
             theirs if self.options.has_baseline or not is_mlx_lm else None,
             num_trials=num_trials or self.options.num_trials,
+            num_warmups=0 if is_warm else 1,
             delay_s=self.options.delay_s,
             meter=self.meter,
         )

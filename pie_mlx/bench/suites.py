@@ -20,23 +20,43 @@ SUITES = {
 }
 """Each makes its cases; with ``quick``, few and tiny ones."""
 
-ALL, QUICK = "all", "quick"
+ALL, QUICK, CORE = "all", "quick", "core"
+
+CORE_CASES = (
+    "decode: 1 stream, 128-token",
+    "decode: 1 stream, 1,024-token",
+    "decode: 16 unrelated contexts",
+    "decode: 16 branches of 512",
+    "decode: 16 branches of 2,048",
+    "prefill: prompt of 128 ",
+    "prefill: prompt of 1,024 ",
+    "fork: beside",
+    "tot: prompts: question of 600 ",
+    "tot: copies: question of",
+    "pressure: 50%",
+    "chat:",
+)
+"""How the titles of the cases begin that the project states figures of and that take minutes, not an hour."""
 
 
 def select(names: Sequence[str], *, only: str | None = None) -> list[Case]:
-    """Return the cases of the named suites, in the order of the suites; ``quick`` is a few of each, tiny.
+    """Return the cases of the named suites, in the order of the suites.
+
+    ``quick`` is a few of each, tiny; ``core`` those that the project states figures of.
 
     Raises:
         InvalidParameter: there is no such suite, or no case whose name contains ``only``.
     """
-    known = (*SUITES, ALL, QUICK)
+    known = (*SUITES, ALL, QUICK, CORE)
     for name in names:
         if name not in known:
             raise InvalidParameter("suite", name, "one of " + ", ".join(known))
-    if QUICK in names and len(names) > 1:
-        raise InvalidParameter("suites", " ".join(names), "quick alone, or other suites without it")
-    chosen = SUITES if {ALL, QUICK} & set(names) or not names else names
+    if {QUICK, CORE} & set(names) and len(names) > 1:
+        raise InvalidParameter("suites", " ".join(names), "quick or core alone, or other suites without them")
+    chosen = SUITES if {ALL, QUICK, CORE} & set(names) or not names else names
     cases = [case for name, make in SUITES.items() if name in chosen for case in make(quick=QUICK in names)]
+    if CORE in names:
+        cases = [case for case in cases if case.title.startswith(CORE_CASES)]
     if only is not None:
         cases = [case for case in cases if only.casefold() in case.title.casefold()]
         if not cases:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pie_mlx.bench.decode import agreement
 from pie_mlx.bench.energy import mean_watts
 from pie_mlx.bench.explain import choice, choice_line
+from pie_mlx.bench.machine import thermal
 from pie_mlx.bench.searching import FixedTask, SearchShape
-from pie_mlx.bench.suites import SUITES, select
+from pie_mlx.bench.suites import CORE_CASES, SUITES, select
 from pie_mlx.bench.texts import prompt_of
 from pie_mlx.errors import InvalidParameter
 
@@ -108,3 +109,17 @@ def test_a_choice_is_told_cheapest_first() -> None:
     assert line is not None
     assert line.startswith("trees of: trees 120, each 900")
     assert choice_line(choice(None)) is None
+
+
+def test_every_stated_figure_has_its_case() -> None:
+    """A case that is renamed must not silently leave the core."""
+    titles = [case.title for case in select(["core"])]
+    for start in CORE_CASES:
+        assert any(title.startswith(start) for title in titles), start
+    with pytest.raises(InvalidParameter):
+        select(["core", "decode"])
+
+
+def test_the_machines_warmth_is_told_or_why_not() -> None:
+    """A throttled run is not comparable with a cool one."""
+    assert thermal()
