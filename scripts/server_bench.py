@@ -240,16 +240,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--prompt-tokens", type=int, default=100)
-    parser.add_argument("--shared-tokens", type=int, default=1000)
+    parser.add_argument("--prompt-tokens", type=int, default=100, help="0 leaves these cases out")
+    parser.add_argument("--shared-tokens", type=int, default=1000, help="0 leaves these cases out")
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     prepare()
-    cases = [Case(clients, 0, flags.prompt_tokens) for clients in flags.clients]
-    cases += [Case(clients, flags.shared_tokens, 20) for clients in flags.clients]
+    kinds = ((0, flags.prompt_tokens), (flags.shared_tokens, 20 if flags.shared_tokens else 0))
+    cases = [Case(clients, shared, own) for shared, own in kinds if own for clients in flags.clients]
     rows = measure(flags, cases)
     if flags.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")

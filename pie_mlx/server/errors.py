@@ -19,14 +19,10 @@ from pie_mlx.errors import (
     Hog,
     Impossible,
     InvalidParameter,
-    ModelCorrupt,
-    ModelNotFound,
     NotEnoughMemory,
     PieError,
     PressureError,
     TemplateError,
-    TokenizerMissing,
-    UnsupportedModel,
     UsageError,
 )
 from pie_mlx.search.errors import TreeError
@@ -218,6 +214,22 @@ class SwitchingError(ServerError):
 
 
 @dataclass(eq=False)
+class ModelNotLoadedError(ServerError):
+    """Another model was asked for, and cannot be loaded; why stands in the log, as it names files."""
+
+    code: ClassVar[str] = "model_not_loaded"
+    status: ClassVar[int] = 409
+    model: str
+    cause: str
+    """Code of the error that the log has."""
+
+    @property
+    def message(self) -> str:
+        """Name the model."""
+        return f"model {self.model!r} cannot be loaded ({self.cause}); the server's log says why"
+
+
+@dataclass(eq=False)
 class DeadlineError(ServerError):
     """The request took longer than it may."""
 
@@ -267,8 +279,6 @@ _CLIENT_FAULTS = (
     TemplateError,
     TreeError,
 )
-# Such an error comes of asking for another model only: what is served stays as it is.
-_CONFLICTS = (NotEnoughMemory, ModelCorrupt, UnsupportedModel, TokenizerMissing)
 _TRY_LATER = (PressureError, DeviceError, Cancelled)
 
 
@@ -276,9 +286,8 @@ def status_of(error: PieError) -> int:
     """Return the status: 400 what can never work, 503 what may work later, 500 what is our fault."""
     if isinstance(error, ServerError):
         return error.status
-    if isinstance(error, ModelNotFound):
-        return 404
-    if isinstance(error, _CONFLICTS):
+    if isinstance(error, NotEnoughMemory):
+        # It comes of asking for another model only: what is served stays as it is.
         return 409
     if isinstance(error, _CLIENT_FAULTS):
         return 400

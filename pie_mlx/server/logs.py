@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("pie_mlx.server")
 _LONGEST = 2000
+_LOOKS = ("/healthz", "/metrics", "/v1/pages")
+"""Paths that are asked for again and again: a line each would hide all others."""
 
 
 def log_exchange(exchange: Exchange) -> None:
     """Write the line of an exchange that is over."""
     request = exchange.request
     notes = " ".join(f"{name}={value}" for name, value in exchange.notes.items())
-    LOG.info(
+    is_look = request.url.path in _LOOKS and exchange.status == 200
+    LOG.log(
+        logging.DEBUG if is_look else logging.INFO,
         "%s %s %s %s %.0f ms%s",
         exchange.client,
         request.method,

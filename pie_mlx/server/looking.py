@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, astuple
 
+from pie_mlx.errors import ModelError
 from pie_mlx.server.bodies import LoadBody, read
-from pie_mlx.server.errors import NotSupportedError, SwitchingError
+from pie_mlx.server.errors import ModelNotLoadedError, NotSupportedError, SwitchingError
 from pie_mlx.server.exchange import Exchange
+from pie_mlx.server.logs import LOG
 from pie_mlx.server.state import ServerState
 
 PAGES_SCHEMA = "pie-mlx.pages/1"
@@ -44,7 +46,11 @@ async def load(state: ServerState, exchange: Exchange) -> None:
     name = exchange.request.path_params["model"]
     if state.switch is None:
         raise NotSupportedError("this server cannot change its model", "model")
-    await state.switch(name, exchange)
+    try:
+        await state.switch(name, exchange)
+    except ModelError as error:
+        LOG.info("model %s cannot be loaded: %s", ascii(name), ascii(str(error)))
+        raise ModelNotLoadedError(name, error.code) from error
     await exchange.answer({"model": name, "loaded": True})
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pie_mlx import platform
 from pie_mlx.engine import Engine
 from pie_mlx.errors import NotEnoughMemory
+from pie_mlx.server.errors import NoSuchModelError
 
 _USUAL_TOKENS = 8_192
 """The sequence whose memory is counted, where the model's context is not shorter."""
@@ -91,9 +92,12 @@ def check_fits(shelf: Shelf, name: str, instead_of: str) -> None:
     """Refuse a model that does not fit, counting as free what the one that it replaces gives back.
 
     Raises:
-        ModelError: one of the two is not here.
+        NoSuchModelError: it is none of the shelf's: a client must not reach other files by their paths.
+        ModelError: the files of one of the two are damaged.
         NotEnoughMemory: it needs more than would be free.
     """
+    if name not in (*shelf.names(), shelf.first):
+        raise NoSuchModelError(f"model {name[:100]!r} here")
     need, free = shelf.need_bytes(name), shelf.available_bytes()
     if free is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 from typing import Self, cast
 
@@ -16,7 +17,7 @@ from pie_mlx.search.tasks.base import Task
 from pie_mlx.search.tasks.registry import make_task
 from pie_mlx.search.trace_events import Event, Finished, NodeStarted
 from pie_mlx.search.tree import parse_node_id
-from pie_mlx.server.answers import new_id, turn
+from pie_mlx.server.answers import turn
 from pie_mlx.server.bodies import SearchBody, SteeringBody, read
 from pie_mlx.server.bridge import Inbox
 from pie_mlx.server.errors import (
@@ -90,7 +91,7 @@ class _Running:
         self._state = state
         self._inbox: Inbox[_Item] = Inbox()
         self._unread_limit = False
-        self.run = Run(state.engine, task, params, listen=self._hear, name=new_id("tot"), deltas=deltas)
+        self.run = Run(state.engine, task, params, listen=self._hear, name=f"tot-{secrets.token_hex(6)}", deltas=deltas)
         self._over: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
