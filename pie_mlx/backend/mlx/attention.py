@@ -1,8 +1,7 @@
 """Attention over the arena, in the form that the device runs fastest.
 
 Query rows of many contexts are folded into one call: ``[rows, heads, 1, dim]`` becomes ``[1, heads, rows,
-dim]``. On Metal that is MLX's fused kernel with a boolean mask. On the CPU two matrix products over rows with
-their query group folded in, ``[kv_heads, group * rows, dim] @ keys^T``, are faster than MLX's own form.
+dim]``. On Metal that is MLX's fused kernel with a boolean mask; on the CPU the form of :mod:`folded`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from pie_mlx.backend.mlx.calls import BoolArray
+from pie_mlx.backend.mlx.folded import attend_folded
 
 _VECTOR_ROWS = 8
 _VECTOR_ROWS_TIMES_GROUP = 32
@@ -46,10 +46,14 @@ def attend(
     scale: float,
     sinks: mx.array | None = None,
     folded: bool,
+    causal: bool = False,
 ) -> mx.array:
-    """Attend ``[batch, heads, rows, dim]`` over keys and values ``[batch, kv_heads, keys, dim]``."""
+    """Attend ``[batch, heads, rows, dim]`` over keys and values ``[batch, kv_heads, keys, dim]``.
+
+    ``causal`` says of an additive ``mask`` that row i of n hides at least the last ``n - 1 - i`` keys.
+    """
     if folded and not isinstance(mask, str):
-        return _folded(queries, kv, mask, scale, sinks)
+        return attend_folded(queries, kv, mask, scale=scale, sinks=sinks, causal=causal)
     keys, values = kv
     rows = queries.shape[2]
     group = queries.shape[1] // keys.shape[1]
@@ -62,56 +66,3 @@ def attend(
         chunk = queries[:, :, start : start + step]
         parts.append(mx.fast.scaled_dot_product_attention(chunk, keys, values, scale=scale, mask=part, sinks=sinks))
     return mx.concatenate(parts, axis=2)
-
-
-def _folded(
-    queries: mx.array, kv: tuple[mx.array, mx.array], bias: mx.array | None, scale: float, sinks: mx.array | None
-) -> mx.array:
-    """Attend by two matrix products, one batch entry for each K/V head."""
-    keys, values = kv
-    batch, heads, rows, width = queries.shape
-    kv_heads, span = keys.shape[1], keys.shape[2]
-    group = heads // kv_heads
-    rows_of_head = (queries * scale).reshape(batch, kv_heads, group * rows, width)
-    scores = (rows_of_head @ keys.swapaxes(-1, -2)).reshape(batch, heads, rows, span)
-    if bias is not None:
-        scores = scores + bias
-    if sinks is not None:
-        column = mx.broadcast_to(sinks.astype(scores.dtype)[None, :, None, None], (batch, heads, rows, 1))
-        scores = mx.concatenate([column, scores], axis=-1)
-    weights = mx.softmax(scores, axis=-1, precise=True)
-    if sinks is not None:
-        weights = weights[..., 1:]
-    mixed = weights.reshape(batch, kv_heads, group * rows, span) @ values
-    return mixed.reshape(batch, heads, rows, values.shape[-1])
-
-
-def cascade(
-    queries: mx.array,
-    prefix: tuple[mx.array, mx.array],
-    own: tuple[mx.array, mx.array],
-    bias: mx.array | None,
-    *,
-    scale: float,
-    sinks: mx.array | None = None,
-) -> mx.array:
-    """Attend rows ``[rows, heads, 1, dim]`` over one shared prefix and over keys of their own, in one softmax.
-
-    ``prefix`` is ``[1, kv_heads, keys, dim]`` and seen by all rows; ``own`` is ``[rows, kv_heads, keys, dim]`` with
-    ``bias`` ``[rows, 1, 1, keys]``.
-    """
-    rows, heads, _, width = queries.shape
-    kv_heads, num_shared, width_out = prefix[0].shape[1], prefix[0].shape[2], prefix[1].shape[3]
-    group = heads // kv_heads
-    by_head = (queries * scale).reshape(rows, kv_heads, group, width)
-    folded = by_head.transpose(1, 0, 2, 3).reshape(kv_heads, rows * group, width)
-    shared = (folded @ prefix[0][0].swapaxes(-1, -2)).reshape(kv_heads, rows, group, num_shared)
-    private = by_head @ own[0].swapaxes(-1, -2)
-    scores = [shared.transpose(1, 0, 2, 3), private if bias is None else private + bias]
-    if sinks is not None:
-        scores.append(mx.broadcast_to(sinks.astype(private.dtype).reshape(kv_heads, group, 1), (*private.shape[:3], 1)))
-    weights = mx.softmax(mx.concatenate(scores, axis=-1), axis=-1, precise=True)
-    first = weights[..., :num_shared].transpose(1, 0, 2, 3).reshape(kv_heads, rows * group, num_shared)
-    mixed = (first @ prefix[1][0]).reshape(kv_heads, rows, group, width_out).transpose(1, 0, 2, 3)
-    mixed = mixed + weights[..., num_shared : num_shared + private.shape[-1]] @ own[1]
-    return mixed.reshape(rows, heads, 1, width_out)

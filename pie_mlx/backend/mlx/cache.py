@@ -15,8 +15,9 @@ import numpy as np
 
 from pie_mlx.backend.base import IntArray
 from pie_mlx.backend.mlx.arena import Arena, Writes
-from pie_mlx.backend.mlx.attention import Mask, attend, cascade, causal_mask, device_mask, to_fold
+from pie_mlx.backend.mlx.attention import Mask, attend, causal_mask, device_mask, to_fold
 from pie_mlx.backend.mlx.calls import Call, Kind
+from pie_mlx.backend.mlx.folded import cascade
 from pie_mlx.backend.mlx.planner import StepPlan
 
 _MASK_AXES = 4
@@ -168,7 +169,15 @@ class ForwardPass:
                 parts.append(cascade(rows, prefix, kv, mask, scale=scale, sinks=sinks))
                 continue
             turned = not self.is_sequence and call.kind is not Kind.PADDED
-            mixed = attend(to_fold(rows) if turned else rows, kv, mask, scale=scale, sinks=sinks, folded=self.folded)
+            mixed = attend(
+                to_fold(rows) if turned else rows,
+                kv,
+                mask,
+                scale=scale,
+                sinks=sinks,
+                folded=self.folded,
+                causal=call.causal,
+            )
             parts.append(to_fold(mixed) if turned else mixed)
         return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=0)
 

@@ -1,7 +1,8 @@
 """One forward pass of an unmodified mlx-lm model over the arena.
 
-Attention is replaced in the model's own modules while a pass runs and restored after it. Only the rows that
-somebody asked for go through the output head: the inner model's class is extended to hand on just those.
+Attention is replaced in the model's own modules while a pass runs and restored after it; where the device's
+exponential is slow, so is the SwiGLU activation. Only the rows that somebody asked for go through the output
+head: the inner model's class is extended to hand on just those.
 """
 
 from __future__ import annotations
@@ -20,49 +21,58 @@ from mlx import nn
 from pie_mlx.backend.base import IntArray, Segment
 from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import ArenaCache, AttentionArgs, Form, ForwardPass, attend_step
+from pie_mlx.backend.mlx.exponential import exp_is_slow, swiglu
 from pie_mlx.backend.mlx.layout import Layout, StateLeaf
 from pie_mlx.backend.mlx.planner import StepPlan
 from pie_mlx.backend.mlx.state import Entries, RowState, StateBatch, StateCache, stack
 
 _ATTENTION = "scaled_dot_product_attention"
+_SWIGLU = "swiglu"
 _INNER_NAMES = ("model", "transformer", "backbone")
 
-Attention = Callable[..., mx.array]
+Function = Callable[..., mx.array]
 
 
-class AttentionSwap:
-    """Replaces attention in a model's modules while at least one pass runs in them."""
+class FunctionSwap:
+    """Replaces attention, and what the device is slow at, in a model's modules while a pass runs in them."""
 
     _lock = threading.Lock()
-    _running: ClassVar[dict[ModuleType, tuple[int, Attention]]] = {}
+    _running: ClassVar[dict[tuple[ModuleType, str], tuple[int, Function]]] = {}
 
     def __init__(self, module: nn.Module) -> None:
         """Find the Python modules that the model's layers were written in."""
-        names = {type(each).__module__ for each in module.modules()}
-        self._modules = [sys.modules[name] for name in sorted(names) if hasattr(sys.modules.get(name), _ATTENTION)]
+        makers = {_ATTENTION: _dispatcher, **({_SWIGLU: _fast_swiglu} if exp_is_slow() else {})}
+        modules = [sys.modules.get(name) for name in sorted({type(each).__module__ for each in module.modules()})]
+        self._places = [
+            (each, name, make)
+            for each in modules
+            if each is not None
+            for name, make in makers.items()
+            if hasattr(each, name)
+        ]
 
     def __enter__(self) -> Self:
         """Replace."""
         with self._lock:
-            for module in self._modules:
-                count, original = self._running.get(module, (0, getattr(module, _ATTENTION)))
-                self._running[module] = (count + 1, original)
+            for module, name, make in self._places:
+                count, original = self._running.get((module, name), (0, getattr(module, name)))
+                self._running[module, name] = (count + 1, original)
                 if count == 0:
-                    setattr(module, _ATTENTION, _dispatcher(original))
+                    setattr(module, name, make(original))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore, unless another pass still runs in the module."""
         with self._lock:
-            for module in self._modules:
-                count, original = self._running.pop(module)
+            for module, name, _make in self._places:
+                count, original = self._running.pop((module, name))
                 if count > 1:
-                    self._running[module] = (count - 1, original)
+                    self._running[module, name] = (count - 1, original)
                 else:
-                    setattr(module, _ATTENTION, original)
+                    setattr(module, name, original)
 
 
-def _dispatcher(original: Attention) -> Attention:
+def _dispatcher(original: Function) -> Function:
     """Return attention that serves the arena and leaves everything else to ``original``."""
 
     def scaled_dot_product_attention(  # noqa: PLR0917 - mlx-lm's own signature, which models may call by position
@@ -80,6 +90,16 @@ def _dispatcher(original: Attention) -> Attention:
         return original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
     return scaled_dot_product_attention
+
+
+def _fast_swiglu(original: Function) -> Function:
+    """Return the activation without the device's slow exponential; other dtypes are left to ``original``."""
+
+    def activation(gate: mx.array, x: mx.array) -> mx.array:
+        is_single = gate.dtype == x.dtype == mx.float32
+        return swiglu(gate, x) if is_single else original(gate, x)
+
+    return activation
 
 
 class RowTap:
@@ -154,7 +174,7 @@ class Forward:
         """Prepare ``module``, whose caches ``layout`` describes."""
         self.module = module
         self.layout = layout
-        self._swap = AttentionSwap(module)
+        self._swap = FunctionSwap(module)
         self._tap = RowTap(module)
         self.folded = folded
         self.form = Form.GROUPED

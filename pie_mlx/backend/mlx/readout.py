@@ -22,6 +22,7 @@ from pie_mlx.backend.base import (
     WantNothing,
     WantToken,
 )
+from pie_mlx.backend.mlx.exponential import logsumexp
 from pie_mlx.backend.mlx.planner import StepPlan
 from pie_mlx.backend.mlx.sampling import Draw, check_allowed, draw_tokens
 from pie_mlx.errors import InvalidLogits, InvalidParameter
@@ -164,7 +165,7 @@ class _Read:
         self._place = {row: at for at, row in enumerate(host_rows)}
         wanted = np.clip(targets, 0, self.vocab_size - 1)
         target_logits = mx.take_along_axis(logits, mx.array(wanted)[:, None], axis=1)[:, 0]
-        self._device = [mx.logsumexp(logits, axis=1), mx.argmax(logits, axis=1), mx.max(logits, axis=1), target_logits]
+        self._device = [logsumexp(logits), mx.argmax(logits, axis=1), mx.max(logits, axis=1), target_logits]
         everything = len(host_rows) == len(logits)
         self._host = None if not host_rows else logits if everything else logits[mx.array(host_rows)]
 
