@@ -98,7 +98,7 @@ class Report:
     rows: Sequence[Row]
 
     def cautions(self) -> list[str]:
-        """Say where a figure is not to be trusted: drift, noise, tokens that differ from the baseline's."""
+        """Say where a figure is not to be trusted: drift, tokens that differ, a bandwidth that is too low."""
         notes = []
         for row in self.rows:
             sides = [("", row.ours), *([("the baseline of ", row.baseline)] if row.baseline else [])]
@@ -109,6 +109,9 @@ class Report:
             equal = row.facts.get("equal_tokens")
             if isinstance(equal, float) and equal < 1:
                 notes.append(f"{row.case!r}: {equal:.1%} of the tokens come before a row's first difference")
+        shares = [row.facts.get(name) for row in self.rows for name in ("roofline_share", "baseline_roofline_share")]
+        if any(isinstance(share, float) and share > 1 for share in shares):
+            notes.append("more than all of the bandwidth was used: it was measured while the machine did other work")
         return notes
 
     def to_json(self) -> dict[str, Fact]:

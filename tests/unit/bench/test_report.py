@@ -53,13 +53,15 @@ def test_cautions_name_drift_on_either_side_and_tokens_that_differ() -> None:
         row((200.0, 100.0), (100.0, 100.0)),
         row((100.0, 101.0), (100.0, 40.0)),
         row((1.0,), (1.0,), equal_tokens=0.5),
-        row((1.0,), (1.0,), equal_tokens=1.0),
+        row((1.0,), (1.0,), equal_tokens=1.0, roofline_share=0.9),
+        row((1.0,), (1.0,), roofline_share=1.4),
     ]
     notes = Report({}, {}, {}, rows).cautions()
-    assert len(notes) == 3
+    assert len(notes) == 4
     assert "drifted from 200 to 100" in notes[0]
     assert notes[1].startswith("the baseline of")
     assert "50.0%" in notes[2]
+    assert "bandwidth" in notes[3]
 
 
 def test_a_report_has_the_schema_and_all_its_parts() -> None:
