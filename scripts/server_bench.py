@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import socket
 import statistics
@@ -71,6 +72,8 @@ class Round:
 
     replies: tuple[Reply, ...]
     wall_s: float
+    processor_s: float
+    """What the server's process used; unlike the time of the wall it does not depend on what else runs."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -134,12 +137,32 @@ def ask(url: str, model: str, prompt: str, max_tokens: int) -> Reply:
     return Reply(text, usage["completion_tokens"], cached, first_s)
 
 
-def play(url: str, model: str, prompts: list[str], max_tokens: int) -> Round:
+@dataclass(frozen=True)
+class Side:
+    """A server that runs, and what it calls the model."""
+
+    url: str
+    model: str
+    pid: int
+
+
+def play(side: Side, prompts: list[str], max_tokens: int) -> Round:
     """Let every client ask at the same moment."""
-    began = time.perf_counter()
+    used, began = processor_s(side.pid), time.perf_counter()
     with ThreadPoolExecutor(len(prompts)) as pool:
-        replies = tuple(pool.map(lambda prompt: ask(url, model, prompt, max_tokens), prompts))
-    return Round(replies, time.perf_counter() - began)
+        replies = tuple(pool.map(lambda prompt: ask(side.url, side.model, prompt, max_tokens), prompts))
+    return Round(replies, time.perf_counter() - began, processor_s(side.pid) - used)
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.is_file():
+        user, system = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    command = ["/bin/ps", "-o", "time=", "-p", str(pid)]
+    minutes, _, seconds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition(":")
+    return 60 * float(minutes.strip() or 0) + float(seconds)
 
 
 def write_folder(source: Path, folder: Path) -> None:
@@ -161,7 +184,7 @@ def write_folder(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def running(command: list[str], url: str) -> Iterator[str]:
+def running(command: list[str], url: str, model: str) -> Iterator[Side]:
     """Start a server, wait until it answers, and end it afterwards."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -172,7 +195,7 @@ def running(command: list[str], url: str) -> Iterator[str]:
                         break
                 except httpx2.HTTPError:
                     time.sleep(0.2)
-            yield url
+            yield Side(url, model, process.pid)
         finally:
             process.terminate()
             process.wait(60)
@@ -196,24 +219,23 @@ def measure(flags: argparse.Namespace, cases: list[Case]) -> list[dict[str, Any]
         ours = [sys.executable, "-m", "pie_mlx", "serve", "--model", flags.model, "--port", str(ports[0])]
         theirs = [sys.executable, "-c", _THEIRS, "--model", str(folder), "--port", str(ports[1])]
         sides = {
-            "ours": (stack.enter_context(running(ours, f"http://127.0.0.1:{ports[0]}")), flags.model),
-            "mlx-lm": (stack.enter_context(running(theirs, f"http://127.0.0.1:{ports[1]}")), "default_model"),
+            "ours": stack.enter_context(running(ours, f"http://127.0.0.1:{ports[0]}", flags.model)),
+            "mlx-lm": stack.enter_context(running(theirs, f"http://127.0.0.1:{ports[1]}", "default_model")),
         }
-        for url, model in sides.values():
-            play(url, model, prompts.of(Case(4, 0, 40)), 8)
+        for side in sides.values():
+            play(side, prompts.of(Case(4, 0, 40)), 8)
         return [_row(case, _trials(case, sides, prompts, flags)) for case in cases]
 
 
-def _trials(
-    case: Case, sides: dict[str, tuple[str, str]], prompts: Prompts, flags: argparse.Namespace
-) -> list[dict[str, Round]]:
+def _trials(case: Case, sides: dict[str, Side], prompts: Prompts, flags: argparse.Namespace) -> list[dict[str, Round]]:
     """Play a case several times; who goes first changes."""
     trials = []
     for number in range(flags.trials):
         asked = prompts.of(case)
         order = list(sides) if number % 2 == 0 else list(reversed(sides))
-        trials.append({side: play(*sides[side], asked, flags.max_tokens) for side in order})
-        told = ", ".join(f"{side} {trials[-1][side].tokens_per_s:.1f} tok/s" for side in order)
+        trials.append({side: play(sides[side], asked, flags.max_tokens) for side in order})
+        rounds = {side: trials[-1][side] for side in order}
+        told = ", ".join(f"{side} {r.tokens_per_s:.1f} tok/s, {r.processor_s:.1f} s" for side, r in rounds.items())
         sys.stderr.write(f"{case.name}: {told}\n")
     return trials
 
@@ -226,9 +248,10 @@ def _row(case: Case, trials: list[dict[str, Round]]) -> dict[str, Any]:
         **{
             f"{what}_{side.replace('-', '_')}": statistics.median(getattr(trial[side], what) for trial in trials)
             for side in ("ours", "mlx-lm")
-            for what in ("tokens_per_s", "first_s")
+            for what in ("tokens_per_s", "first_s", "processor_s")
         },
         "ratios": [round(trial["ours"].tokens_per_s / trial["mlx-lm"].tokens_per_s, 2) for trial in trials],
+        "processor_ratios": [round(t["mlx-lm"].processor_s / t["ours"].processor_s, 2) for t in trials],
         "cached_ours": statistics.median(reply.cached for trial in trials for reply in trial["ours"].replies),
         "cached_mlx_lm": statistics.median(reply.cached for trial in trials for reply in trial["mlx-lm"].replies),
         "equal_answers": f"{sum(one.text == other.text for one, other in pairs)}/{len(pairs)}",
@@ -255,14 +278,20 @@ def main() -> int:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
     sys.stdout.write(
-        "| case | ours | mlx-lm | ratio, by trial | first token | equal answers |\n|---|---|---|---|---|---|\n"
+        "| case | ours | mlx-lm | ratio, by trial | ratio of processor time | first token | equal answers |\n"
     )
+    sys.stdout.write("|---|---|---|---|---|---|---|\n")
     for row in rows:
-        sys.stdout.write(
-            f"| {row['case']} | {row['tokens_per_s_ours']:.1f} tok/s | {row['tokens_per_s_mlx_lm']:.1f} tok/s "
-            f"| {', '.join(map(str, row['ratios']))} | {row['first_s_ours']:.2f} s, {row['first_s_mlx_lm']:.2f} s "
-            f"| {row['equal_answers']} |\n"
+        cells = (
+            row["case"],
+            f"{row['tokens_per_s_ours']:.1f} tok/s",
+            f"{row['tokens_per_s_mlx_lm']:.1f} tok/s",
+            ", ".join(map(str, row["ratios"])),
+            ", ".join(map(str, row["processor_ratios"])),
+            f"{row['first_s_ours']:.2f} s, {row['first_s_mlx_lm']:.2f} s",
+            row["equal_answers"],
         )
+        sys.stdout.write(f"| {' | '.join(cells)} |\n")
     return 0
 
 
