@@ -184,7 +184,7 @@ def test_a_search_whose_reader_is_too_far_behind_is_ended(serve: Any) -> None:
     params = {"breadth": 4, "beam": 4, "depth": 30, "max_tokens": 60, "answer_tokens": 60}
     with never_read(server, "/v1/tot", {"question": "why?", "params": params, "deadline_s": 60}) as connection:
         state = server.daemon.state
-        server.wait_until(lambda: state.runs)
+        server.wait_until(lambda: server.engine.readings().contexts)
         server.wait_until(lambda: not server.engine.readings().contexts)
         text = b""
         while chunk := connection.recv(1 << 16):
