@@ -11,7 +11,10 @@ from pie_mlx.ids import RequestId
 from pie_mlx.search.trace_events import AlarmRaised
 from pie_mlx.tui.text import one_line
 
+UNREACHABLE = "unreachable"
+"""The kind of alarm that a server elsewhere raises by its silence."""
 _EXPLAINED = {
+    UNREACHABLE: "the server that this screen looks at does not answer; it is asked again every second",
     "impossible": "the ask is larger than the pool could ever give",
     "hog": "one context holds most of the pool and asks for more than can ever be free",
     "deadlock": "requests wait for each other in a circle",

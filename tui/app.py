@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from typing import ClassVar
@@ -12,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
+from pie_mlx.chat.clipboard import osc52
 from pie_mlx.errors import PieError
 from pie_mlx.events import Alarm
 from pie_mlx.search.trace_events import AlarmRaised
@@ -51,7 +54,8 @@ class Workbench(App[None]):
         Binding("ctrl+p", "command_palette", "palette", show=False),
         Binding("ctrl+s", "picture", "screenshot", show=False),
         Binding("q,ctrl+q", "leave", "quit", show=False),
-        Binding("ctrl+c", "leave", "quit", show=False),
+        Binding("ctrl+c", "copy_or_leave", "copy what is selected, or quit", show=False),
+        Binding("M", "mouse", "leave the mouse to the terminal, or take it", show=False),
     ]
 
     def __init__(self, desk: Desk, *, theme: str | None = None, start: str = "tree") -> None:
@@ -60,6 +64,8 @@ class Workbench(App[None]):
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.desk = desk
         self._start = start
+        self.has_mouse = True
+        """Whether mouse events come here; else the terminal keeps them for its own selection."""
         self.reader: threading.Thread | None = None
         """Reads the trace; ends with it."""
         for each in themes():
@@ -80,6 +86,8 @@ class Workbench(App[None]):
         elif sources.trace is not None:
             self.desk.story.path = sources.trace
             self.reader = start_reading(sources.trace, bridge, live=sources.live)
+        if sources.remote is not None:
+            sources.remote.start(bridge)
 
     def on_unmount(self) -> None:
         """Stop listening; a reply that still runs is kept as it is."""
@@ -96,6 +104,7 @@ class Workbench(App[None]):
         desk.gauges.feed(batch.engine, batch.readings, batch.pages)
         desk.story.header = batch.header or desk.story.header
         change = desk.story.feed(batch.search)
+        desk.alarms = [note for note in desk.alarms if note.kind not in batch.cleared]
         for event in (*batch.engine, *batch.search):
             if isinstance(event, Alarm | AlarmRaised):
                 self._alarm(note_of(event))
@@ -104,6 +113,8 @@ class Workbench(App[None]):
         for words in batch.notes:
             self.notify(words, markup=False)
         for page in self._pages():
+            if batch.cleared:
+                page.show_alarm()
             page.take(batch, change)
 
     def _pages(self) -> list[Page]:
@@ -173,6 +184,42 @@ class Workbench(App[None]):
         if not self._is_asking:
             _ = self.push_screen(Confirm("leave", question, yes="leave"), decide)
 
+    def action_copy_or_leave(self) -> None:
+        """Copy what is selected; leave where nothing is."""
+        selected = self.screen.get_selected_text()
+        if not selected:
+            self.action_leave()
+            return
+        self.copy_to_clipboard(selected)
+        self.screen.clear_selection()
+        self.notify(f"copied {len(selected):,} characters", markup=False, timeout=2)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy by OSC 52, which works over SSH too, and by the system's own command, which Terminal.app needs."""
+        if osc52(text) is not None:
+            super().copy_to_clipboard(text)
+        tool = shutil.which("pbcopy")
+        if tool is not None:
+            subprocess.run([tool], input=text.encode("utf-8", "replace"), check=False, timeout=5)
+        elif osc52(text) is None:
+            words = f"{len(text):,} characters are more than terminals copy"
+            self.notify(words, severity="warning", markup=False)
+
+    def action_mouse(self, wanted: str = "") -> None:
+        """Take the mouse (``on``), leave it to the terminal (``off``), or the other of the two."""
+        self.take_mouse(take=wanted == "on" if wanted else not self.has_mouse)
+
+    def take_mouse(self, *, take: bool) -> None:
+        """Take mouse events, or leave them to the terminal: then it selects text and scrolls as it does elsewhere."""
+        self.has_mouse = take
+        driver = self._driver
+        if driver is not None and not self.is_headless:
+            # The reports of clicks, of moves, and their form; the driver turns the same ones off at the end.
+            driver.write("".join(f"\x1b[?{mode}{'h' if take else 'l'}" for mode in (1000, 1003, 1015, 1006)))
+            driver.flush()
+        words = "the workbench has the mouse" if take else "the terminal has the mouse; M or /mouse on takes it back"
+        self.notify(words, markup=False, timeout=4)
+
     async def action_quit(self) -> None:
         """Leave as ``q`` does: the palette's quit asks too."""
         self.action_leave()
@@ -186,6 +233,7 @@ class Workbench(App[None]):
         yield SystemCommand("Help", "every key of this screen", self.action_help)
         for name in PALETTES:
             yield SystemCommand(f"Theme {name}", "colours", self._theme_setter(name))
+        yield SystemCommand("Mouse on or off", "leave it to the terminal, or take it", self.action_mouse)
         yield SystemCommand("Screenshot", "write the screen as an SVG file", self.action_picture)
         for active in screen.active_bindings.values():
             binding = active.binding
@@ -225,6 +273,7 @@ def make_app(
     the tree where there is one to show, else the engine.
     """
     has_tree = sources.run is not None or sources.trace is not None
-    first = start or ("tree" if has_tree or sources.engine is None else "engine")
+    has_engine = sources.engine is not None or sources.remote is not None
+    first = start or ("tree" if has_tree or not has_engine else "engine")
     assert first in SCREENS, f"a screen is one of {SCREENS}"
     return Workbench(Desk(sources, bridge or Bridge()), theme=theme, start=first)

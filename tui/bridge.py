@@ -42,6 +42,8 @@ class Batch:
     """What a source failed with."""
     notes: list[str] = field(default_factory=list)
     """What a source wants to be said."""
+    cleared: list[str] = field(default_factory=list)
+    """Kinds of alarm that are over."""
     header: Header | None = None
     readings: Readings | None = None
     pages: list[PageReading] | None = None
@@ -49,7 +51,8 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come."""
-        return not (self.search or self.engine or self.replies or self.faults or self.notes or self.header)
+        events = self.search or self.engine or self.replies or self.faults or self.notes or self.cleared
+        return not (events or self.header or self.readings)
 
 
 class Bridge:
@@ -87,6 +90,24 @@ class Bridge:
     def offer_reply(self, reply: Reply) -> None:
         """Take the news that a chat's reply went on; its text is read when the batch is shown."""
         self._put(lambda inbox: None if reply in inbox.replies else inbox.replies.append(reply))
+
+    def offer_reading(
+        self,
+        readings: Readings | None,
+        pages: list[PageReading] | None,
+        events: list[EngineEvent],
+        *,
+        cleared: str = "",
+    ) -> None:
+        """Take the readings of an engine elsewhere with what happened since the last; ``cleared`` ends an alarm."""
+
+        def put(inbox: Batch) -> None:
+            inbox.engine.extend(events)
+            inbox.readings = readings or inbox.readings
+            inbox.pages = pages if pages is not None else inbox.pages
+            inbox.cleared += [cleared] if cleared else []
+
+        self._put(put)
 
     def offer_fault(self, text: str) -> None:
         """Take what a source failed with."""
@@ -163,7 +184,8 @@ class Bridge:
                 batch, self._inbox = self._inbox, Batch()
                 self._ready = batch
             # Read after the events were taken: the last batch shows the state that its events led to.
-            batch.readings, batch.pages = self.read()
+            if self._engine is not None:
+                batch.readings, batch.pages = self.read()
             assert self._post is not None, "the pump starts with the screen"
             self._post(Arrived())
             if self._stop.wait(self._pace_s):

@@ -13,6 +13,7 @@ from pie_mlx.search.run import Run
 from pie_mlx.tui.alarms import AlarmNote
 from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.gauges import Gauges
+from pie_mlx.tui.remote import RemoteServer
 from pie_mlx.tui.story import RunStory
 
 
@@ -27,6 +28,8 @@ class Sources:
     """A trace file to read."""
     live: bool = False
     """Whether the trace is still being written, and is followed to its end."""
+    remote: RemoteServer | None = None
+    """A server elsewhere that is looked at in place of ``engine``."""
     open_chat: Callable[[], ChatSession] | None = None
     """Opens the conversation when its screen is first shown."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, SamplingFlags, load_config, model_name
 from pie_mlx.errors import UsageError
+
+if TYPE_CHECKING:
+    from pie_mlx.config import Settings
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,21 @@ class ScreenFlags(Group):
     theme: Annotated[str | None, typer.Option(metavar="dark|light|contrast", help="Colours (default: dark).")] = None
 
 
-def tui(*, screen: ScreenFlags, sampling: SamplingFlags, engine: EngineFlags, output: OutputFlags) -> None:
+@dataclass(frozen=True)
+class AttachFlags(Group):
+    """Which engine is looked at."""
+
+    panel: ClassVar[str] = "Screen"
+
+    attach: Annotated[
+        str | None, typer.Option(metavar="URL", help="Look at a running server in place of an engine of one's own.")
+    ] = None
+    api_key: Annotated[str | None, typer.Option(help="The server's key.")] = None
+
+
+def tui(
+    *, screen: ScreenFlags, attached: AttachFlags, sampling: SamplingFlags, engine: EngineFlags, output: OutputFlags
+) -> None:
     """Open the workbench: chat, trees and the engine's pages on one screen."""
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.cli.options import open_engine
@@ -30,6 +47,9 @@ def tui(*, screen: ScreenFlags, sampling: SamplingFlags, engine: EngineFlags, ou
     settings = load_config(engine, sampling, output).settings
     check_terminal()
     theme_name(screen.theme)
+    if attached.attach is not None:
+        _attach(attached.attach, attached.api_key, settings, screen.theme)
+        return
     with Stderr(settings.color).waiting(f"loading {model_name(settings)}"):
         opened = open_engine(settings)
     from pie_mlx.tui.desk import Sources
@@ -37,6 +57,17 @@ def tui(*, screen: ScreenFlags, sampling: SamplingFlags, engine: EngineFlags, ou
     with opened:
         sources = Sources(engine=opened, open_chat=chat_opener(opened, settings))
         show(sources, settings, theme=screen.theme, start="chat")
+
+
+def _attach(url: str, api_key: str | None, settings: Settings, theme: str | None) -> None:
+    """Look at a running server; one that does not answer is refused before the screen opens."""
+    from pie_mlx.cli.workbench import show
+    from pie_mlx.tui.desk import Sources
+    from pie_mlx.tui.remote import RemoteServer
+
+    server = RemoteServer(url, api_key=api_key)
+    server.look()
+    show(Sources(remote=server), settings, theme=theme, start="engine")
 
 
 def view(

@@ -54,6 +54,11 @@ def model(session: ChatSession, argument: str) -> Result:
     return Said(f"{facts.model}: context {facts.context_tokens:,} tokens, {facts.num_layers} layers, on {facts.device}")
 
 
+def mouse(_session: ChatSession, _argument: str) -> Result:
+    """Say who has the mouse where nothing takes it from the terminal; the workbench answers for itself."""
+    return Said("the terminal has the mouse here: select and copy as everywhere (the workbench takes it)")
+
+
 def change_setting(session: ChatSession, argument: str) -> Result:
     """Show the settings, or change one: ``temperature 0.7``, also ``temperature=0.7``."""
     if not argument:

@@ -93,6 +93,11 @@ def _what_to_copy(_session: ChatSession) -> Iterable[tuple[str, str]]:
     return [("code", "the last code block")]
 
 
+def _on_off(_session: ChatSession) -> Iterable[tuple[str, str]]:
+    """Offer a switch's positions."""
+    return [("on", "the workbench takes it"), ("off", "the terminal selects text by itself")]
+
+
 def _help(_session: ChatSession, argument: str) -> Said:
     """Describe one command, or all."""
     if argument:
@@ -121,6 +126,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("stats", "", "show the last reply's figures", actions.stats),
     Command("pages", "", "show who holds the pages of the pool", actions.pages),
     Command("copy", "[code]", "copy the last reply, or its last code block", actions.copy, _what_to_copy),
+    Command("mouse", "[on|off]", "in the workbench: take the mouse, or leave it", actions.mouse, _on_off),
     Command("quit", "", "leave; the conversation is saved", actions.leave, None, ("exit", "bye", "q")),
 )
 """Every command, in the order of help."""

@@ -26,6 +26,18 @@ async def crash():
 app.action_help = crash
 app.run()
 """
+_DYING = """
+import threading
+from pie_mlx.backend.fake import FakeBackend
+from pie_mlx.engine import Engine, EngineSettings
+from pie_mlx.errors import EngineDead
+from pie_mlx.tui.app import make_app
+from pie_mlx.tui.desk import Sources
+engine = Engine.start(lambda: FakeBackend(), EngineSettings(pool_pages=32, page_size=8), None)
+threading.Timer(0.5, lambda: engine.kill(EngineDead("the device is gone"))).start()
+make_app(Sources(engine=engine)).run()
+engine.close()
+"""
 _RESETS = (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?25h", b"\x1b[?2004l")
 """Normal screen, no mouse reports, the cursor shown, no bracketed paste."""
 
@@ -80,6 +92,24 @@ def test_the_terminal_is_restored(keys: str, code: int, trace_file: Path) -> Non
     terminal.read_until(b"pool")
     os.write(terminal.master, keys.encode())
     assert terminal.wait() == code or code == 1
+    terminal.assert_restored()
+
+
+def test_a_terminated_run_restores_the_terminal(trace_file: Path) -> None:
+    """SIGTERM in the middle leaves through every door."""
+    terminal = Terminal([sys.executable, "-m", "pie_mlx", "tot", "view", str(trace_file)])
+    terminal.read_until(b"thoughts")
+    terminal.process.terminate()
+    assert terminal.wait() == 143
+    terminal.assert_restored()
+
+
+def test_a_dead_engine_is_said_and_left(tmp_path: Path) -> None:
+    """The screen stays and says so; q leaves as always."""
+    terminal = Terminal([sys.executable, "-c", _DYING])
+    terminal.read_until(b"engine has ended")
+    os.write(terminal.master, b"q")
+    assert terminal.wait() == 0
     terminal.assert_restored()
 
 

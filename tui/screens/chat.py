@@ -13,7 +13,7 @@ from pie_mlx.chat import ChatSession, Reply, commands
 from pie_mlx.chat.drawing import draw_tree
 from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave, Moved, Result, Said, TreeDrawn
 from pie_mlx.chat.status import read_status
-from pie_mlx.errors import PieError
+from pie_mlx.errors import PieError, UsageError
 from pie_mlx.tui.bridge import Batch, Bridge, describe
 from pie_mlx.tui.desk import Desk
 from pie_mlx.tui.handover import open_chat
@@ -32,7 +32,8 @@ class ChatScreen(Page):
 
     name_in_help = "Chat"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "stop", "stop", key_display="esc"),
+        Binding("escape", "stop", "stop", key_display="esc"),
+        Binding("ctrl+c", "copy_or_stop", "copy what is selected, or stop", show=False),
         Binding("ctrl+d", "end", "leave", show=False),
         Binding("tab", "complete", "complete", show=False, priority=True),
         Binding("ctrl+b", "branches", "branches", key_display="^b"),
@@ -162,6 +163,9 @@ class ChatScreen(Page):
             PieError: it was refused; nothing has changed.
         """
         parsed = commands.parse(text)
+        if isinstance(parsed, commands.Call) and parsed.name == "mouse":
+            await self._switch_mouse(parsed.argument)
+            return
         if isinstance(parsed, commands.Call):
             await self._show_result(commands.run(chat, parsed))
             return
@@ -171,6 +175,16 @@ class ChatScreen(Page):
             await self.query_one(Transcript).show_path(chat.path()[:-2])
         self.query_one(Transcript).add_message(parsed.text)
         self._follow(reply)
+
+    async def _switch_mouse(self, wanted: str) -> None:
+        """Take the mouse, or leave it to the terminal; without a word, the other of the two.
+
+        Raises:
+            UsageError: the word is neither on nor off.
+        """
+        if wanted not in ("", "on", "off"):
+            raise UsageError(f"the mouse cannot be {wanted!r}", "/mouse on or /mouse off")
+        await self.app.run_action(f"app.mouse('{wanted}')")
 
     async def _show_result(self, result: Result) -> None:
         """Show what a command came to."""
@@ -230,6 +244,16 @@ class ChatScreen(Page):
             self.chat.reply.stop()
         else:
             self.query_one(Composer).focus()
+
+    def action_copy_or_stop(self) -> None:
+        """Copy what is selected with the mouse; without a selection, stop the reply."""
+        selected = self.get_selected_text()
+        if not selected:
+            self.action_stop()
+            return
+        self.app.copy_to_clipboard(selected)
+        self.clear_selection()
+        self.notify(f"copied {len(selected):,} characters", markup=False, timeout=2)
 
     async def action_end(self) -> None:
         """Stop a running reply; leave at an empty composer."""

@@ -95,8 +95,11 @@ class AskText(Dialog):
                 yield Static("ctrl+s: done   esc: cancel", markup=False, classes="hint")
 
     def on_mount(self) -> None:
-        """Start in the field."""
-        self.query_one("#field").focus()
+        """Start at the end of the field."""
+        field = self.query_one("#field")
+        field.focus()
+        if isinstance(field, TextArea):
+            field.move_cursor(field.document.end)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the line."""

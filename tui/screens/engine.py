@@ -84,8 +84,12 @@ class EngineScreen(Page):
 
     def take(self, batch: Batch, change: Change) -> None:
         """Show the new readings."""
-        if batch.readings is not None and self.is_current:
+        if not self.is_current:
+            return
+        if batch.readings is not None:
             self._show()
+        elif batch.engine:
+            self._say_state()
 
     def catch_up(self) -> None:
         """Read the engine now."""
@@ -125,11 +129,14 @@ class EngineScreen(Page):
 
     def _say_state(self) -> None:
         """Say in the title which engine this is, and how it stands."""
-        engine, gauges = self.desk.sources.engine, self.desk.gauges
-        if gauges.readings is None:
-            self.entitle("a trace has no engine", "", "dim")
+        engine, remote, gauges = self.desk.sources.engine, self.desk.sources.remote, self.desk.gauges
+        subject = remote.subject if remote is not None else "engine" if engine is None else _subject(engine)
+        if remote is not None and remote.is_lost:
+            self.entitle(subject, "✗ no answer", "bad")
             return
-        subject = _subject(engine) if engine is not None else "engine"
+        if gauges.readings is None:
+            self.entitle(subject if remote is not None else "a trace has no engine", "", "dim")
+            return
         if gauges.ended is not None or not gauges.readings.is_alive:
             self.entitle(subject, "✗ the engine has ended", "bad")
             return
@@ -169,7 +176,9 @@ class EngineScreen(Page):
     def action_clear_cache(self) -> None:
         """Drop the prefix cache; whoever asks again computes again."""
         engine = self.desk.sources.engine
-        if engine is not None:
+        if engine is None:
+            self.notify("only the engine of this workbench can be steered from here", markup=False)
+        else:
             self.notify(f"the prefix cache is empty: {engine.clear_cache()} pages came back", markup=False)
             self.action_read()
 

@@ -13,12 +13,17 @@ from textual.widgets import Button, Static
 
 from pie_mlx.engine import Engine
 from pie_mlx.engine.readings import ContextReading
+from pie_mlx.errors import ContextBusy, ContextClosed, PieError
+from pie_mlx.search.node import FINAL
+from pie_mlx.search.tree import Node, rank_key
 from pie_mlx.tui.alarms import AlarmNote, report_lines
+from pie_mlx.tui.bridge import describe
 from pie_mlx.tui.desk import Desk
 from pie_mlx.tui.inks import Inks
+from pie_mlx.tui.looks import value_text
 from pie_mlx.tui.screens.dialogs import Confirm
 from pie_mlx.tui.screens.page import Dialog
-from pie_mlx.tui.text import count
+from pie_mlx.tui.text import count, one_line
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 IDLE_S = 5.0
@@ -49,6 +54,8 @@ class ReportScreen(Dialog):
                 if has_engine:
                     yield Button("clear the prefix cache", id="clear", compact=True)
                     yield Button("close idle contexts", id="close-idle", variant="warning", compact=True)
+                if weakest_branch(self.desk) is not None:
+                    yield Button("lower the beam", id="lower", variant="warning", compact=True)
                 if self.desk.alarms:
                     yield Button("dismiss (d)", id="forget", compact=True)
             yield Static("esc closes", markup=False, classes="hint")
@@ -58,6 +65,8 @@ class ReportScreen(Dialog):
         engine = self.desk.sources.engine
         if event.button.id == "forget":
             self.action_forget()
+        elif event.button.id == "lower":
+            self._ask_to_lower()
         elif engine is not None and event.button.id == "clear":
             freed = engine.clear_cache()
             self.notify(f"the prefix cache is empty: {freed} pages came back", markup=False)
@@ -68,6 +77,30 @@ class ReportScreen(Dialog):
         """Take the alarms as read."""
         self.desk.alarms.clear()
         _ = self.dismiss(None)
+
+    def _ask_to_lower(self) -> None:
+        """Say which branch would be lost, and prune it after a yes."""
+        run, weakest = self.desk.sources.run, weakest_branch(self.desk)
+        if run is None or weakest is None:
+            self.notify("there is no branch to spare", markup=False)
+            return
+        value = value_text(weakest.score) or "not scored"
+        question = (
+            f"Prune {weakest.id} ({value}), the weakest of {len(self.desk.story.tree.selected)} branches?\n"
+            f"{one_line(weakest.text, 160)}\nIts pages come back at once; L on it takes it back."
+        )
+
+        def decide(answer: object) -> None:
+            if answer is not True:
+                return
+            try:
+                run.prune(weakest.id)
+            except PieError as error:
+                self.notify(describe(error), severity="error", markup=False, timeout=8)
+            else:
+                self.notify(f"{weakest.id} is pruned", markup=False)
+
+        _ = self.app.push_screen(Confirm("lower the beam", question, yes="prune it"), decide)
 
     def _ask_to_close(self, engine: Engine) -> None:
         """Say what would be lost, and close after a yes."""
@@ -97,15 +130,24 @@ def idle_contexts(engine: Engine) -> list[ContextReading]:
 
 
 def close_idle(engine: Engine) -> int:
-    """Close the idle contexts, except those that were asked for something meanwhile; return how many."""
-    idle, num_closed = idle_contexts(engine), 0
-    with engine.locked() as core:
-        for reading in idle:
-            sequence = core.sequences.get(reading.id)
-            if sequence is not None and sequence.job is None:
-                core.close(reading.id)
-                num_closed += 1
+    """Close the idle contexts, except those that were asked for something or closed meanwhile; return how many."""
+    num_closed = 0
+    for reading in idle_contexts(engine):
+        try:
+            engine.close_context(reading.id)
+        except (ContextBusy, ContextClosed):
+            continue
+        num_closed += 1
     return num_closed
+
+
+def weakest_branch(desk: Desk) -> Node | None:
+    """Return the node of the frontier that ranks last; None where it is the only one, or no run can be steered."""
+    tree = desk.story.tree
+    if not desk.is_steerable or len(tree.selected) < 2:
+        return None
+    alive = [tree[node] for node in tree.selected if tree[node].status not in FINAL and not tree[node].locked]
+    return max(alive, key=rank_key) if len(alive) > 1 else None
 
 
 def report_text(alarms: list[AlarmNote], inks: Inks) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from pie_mlx.errors import PieError
@@ -94,23 +95,18 @@ class Steering(Replaying, Page):
             self.notify("the root cannot be pruned; S ends the run", severity="warning", markup=False)
             return
         below = [n for n in self.desk.story.tree.walk(node.id) if n.status not in DULL]
-        tokens = sum(n.tokens.completion for n in below)
-        question = (
-            f"Prune {node.id} with {max(0, len(below) - 1)} thoughts below it ({tokens} tokens of work)?\n"
-            "Their pages come back at once. Taking it back recomputes them when they are needed."
-        )
-        alive = [n.id for n in below]
-        self._confirm("prune", question, "prune", lambda: self._prune(node.id, alive))
+        written = [n.id for n in below if _has_thought(n)]
+        self._confirm("prune", _prune_words(node, below), "prune", lambda: self._prune(node.id, written))
 
-    def _prune(self, node: NodeId, alive: list[NodeId]) -> None:
+    def _prune(self, node: NodeId, written: list[NodeId]) -> None:
         """Prune after a yes; locking a pruned node makes it live again, so that is the way back."""
 
         def undo(run: Run) -> None:
-            for each in alive:
-                run.lock(each)
-                run.lock(each, locked=False)
+            for each in written:
+                _revive(run, each)
 
-        self._steer(lambda run: run.prune(node), f"{node} is pruned", (f"prune {node}", undo))
+        way_back = (f"prune {node}", undo) if written else None
+        self._steer(lambda run: run.prune(node), f"{node} is pruned", way_back)
 
     def action_expand(self) -> None:
         """Write more children, with a seed of their own."""
@@ -141,14 +137,19 @@ class Steering(Replaying, Page):
         if node is None or node.parent is None:
             self.action_insert()
             return
-        lost = len(list(self.desk.story.tree.walk(node.id))) - 1
-        warning = f" The {lost} thoughts below it are pruned." if lost else ""
+        lost = [n.id for n in self.desk.story.tree.walk(node.id) if n is not node and n.status not in DULL]
+        warning = f" The {len(lost)} thoughts below it are pruned." if lost else ""
         before = node.text
+
+        def undo(run: Run) -> None:
+            run.edit(node.id, before)
+            for each in lost:
+                _revive(run, each)
 
         def edit(text: object) -> None:
             if isinstance(text, str) and text != before:
-                undo = (f"edit of {node.id}", lambda run: run.edit(node.id, before))
-                self._steer(lambda run: run.edit(node.id, text), f"{node.id} is rewritten", undo)
+                way_back = (f"edit of {node.id}", undo)
+                self._steer(lambda run: run.edit(node.id, text), f"{node.id} is rewritten", way_back)
 
         prompt = f"Its scores are void once it is rewritten.{warning}"
         _ = self.app.push_screen(AskText(f"edit {node.id}", prompt, before), edit)
@@ -196,7 +197,7 @@ class Steering(Replaying, Page):
 
     # --- out of the run ---------------------------------------------------------------------------
 
-    async def action_chat(self) -> None:
+    def action_chat(self) -> None:
         """Go on with the node's thoughts in a chat."""
         node, run = self.tree_view.node, self.desk.sources.run
         if node is None or not _has_thought(node):
@@ -205,8 +206,14 @@ class Steering(Replaying, Page):
             words = "a trace has no model to talk with: start the workbench with pie-mlx tot run --tui"
             self.notify(words, severity="warning", markup=False)
             return
+        # Opening the chat reads files, and the fork may wait for a step: the screen must not.
+        self.run_worker(self._hand_over(run, node), exclusive=True)
+
+    async def _hand_over(self, run: Run, node: Node) -> None:
+        """Begin the chat off the screen's thread, then go there."""
+        self.notify(f"{node.id} is taken to the chat", markup=False, timeout=2)
         try:
-            hand_over(self.desk, run, node)
+            await asyncio.to_thread(hand_over, self.desk, run, node)
         except PieError as error:
             self.notify(describe(error), severity="error", markup=False, timeout=8)
             return
@@ -215,6 +222,25 @@ class Steering(Replaying, Page):
     def action_export(self) -> None:
         """Write the tree to a file."""
         _ = self.app.push_screen(ExportDialog(self.desk.story.as_trace()))
+
+
+def _prune_words(node: Node, below: list[Node]) -> str:
+    """Return the question before a prune: what would be lost."""
+    lost = max(0, len(below) - 1)
+    tokens = sum(n.tokens.completion for n in below)
+    branch = f" with the {lost} thought{'s' if lost > 1 else ''} below it" if lost else ""
+    if not any(_has_thought(n) for n in below):
+        return f"Prune {node.id}{branch} before it is written?\nThis cannot be taken back; r expands its parent again."
+    return (
+        f"Prune {node.id}{branch} ({tokens} tokens of work)?\n"
+        "Their pages come back at once. Taking it back recomputes them when they are needed."
+    )
+
+
+def _revive(run: Run, node: NodeId) -> None:
+    """Let a pruned node live again."""
+    run.lock(node)
+    run.lock(node, locked=False)
 
 
 def _has_thought(node: Node) -> bool:

@@ -10,16 +10,20 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from pie_mlx.chat import Turn
+from pie_mlx.chat.blocks import Block, BlockSplitter, Kind
+from pie_mlx.tui.inks import Inks
+from pie_mlx.tui.markdown import block_text
 from pie_mlx.tui.text import clean_text
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 _BLOCK_CHARS = 1_200
-"""A tail longer than this is cut at its last line end, and what is before becomes a finished block."""
+"""A block longer than this is full: what comes next goes into another one."""
 
 
 class Transcript(VerticalScroll, can_focus=True):
     """Messages, replies and notices, oldest first; stays at the end unless it was scrolled up."""
 
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS: ClassVar[str] = "Transcript { scrollbar-size-vertical: 1; padding: 0 1; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
@@ -28,15 +32,14 @@ class Transcript(VerticalScroll, can_focus=True):
         self._sticks = True
         """Whether the end is kept in sight."""
         self._tail: Static | None = None
-        self._tail_text = ""
-        self._tail_style = "text"
+        self._part: _Part | None = None
         self._shown = ("", "")
         """Reasoning and answer of the running reply that are laid out."""
 
     async def show_path(self, turns: list[Turn]) -> None:
         """Show other turns; what was there is gone."""
         await self.remove_children()
-        self._tail, self._tail_text, self._shown = None, "", ("", "")
+        self._tail, self._part, self._shown = None, None, ("", "")
         blocks = [Static(text, markup=False, classes=kind) for turn in turns for kind, text in self._turn(turn)]
         await self.mount(*blocks)
         self._sticks = True
@@ -51,8 +54,11 @@ class Transcript(VerticalScroll, can_focus=True):
         if turn.reasoning:
             blocks.append(("thought", _headed("… reasoning", turn.reasoning, inks["dim"], inks["dim"])))
         mark = "  (partial)" if turn.is_partial else ""
-        blocks.append(("answer", _headed(f"● {turn.model or 'model'}{mark}", turn.text, inks["info"], inks["text"])))
-        return blocks
+        head = Text(f"● {clean_text(turn.model or 'model')}{mark}", style=inks["info"] + Style(bold=True))
+        blocks.append(("head", head))
+        part = _Part(inks, dark=self.app.current_theme.dark, is_answer=True)
+        blocks += [("answer", full) for full in part.push(turn.text)]
+        return [*blocks, ("answer", part.finish())]
 
     def say(self, text: str, *, role: str = "dim") -> None:
         """Add a notice."""
@@ -71,46 +77,48 @@ class Transcript(VerticalScroll, can_focus=True):
         inks = inks_of(self.app)
         self._append(Static(Text(f"● {model}", style=inks["info"] + Style(bold=True)), markup=False, classes="head"))
         self._shown = ("", "")
-        self._tail, self._tail_text = None, ""
+        self._part = None
 
     def show_reply(self, reasoning: str, answer: str) -> None:
         """Show a running reply: only what is new is laid out, and what is finished stays as it is."""
         old_reasoning, old_answer = self._shown
         if len(reasoning) > len(old_reasoning):
-            self._grow(reasoning[len(old_reasoning) :], "dim")
+            self._grow(reasoning[len(old_reasoning) :], is_answer=False)
         if len(answer) > len(old_answer):
-            self._grow(answer[len(old_answer) :], "text")
+            self._grow(answer[len(old_answer) :], is_answer=True)
         self._shown = (reasoning, answer)
 
-    def _grow(self, piece: str, style: str) -> None:
-        """Add to the tail; a long tail gives its finished lines to a block of their own."""
-        if self._tail is None or style != self._tail_style:
-            self._new_tail(style)
-        self._tail_text += piece
-        cut = self._tail_text.rfind("\n") if len(self._tail_text) > _BLOCK_CHARS else -1
-        assert self._tail is not None, "a tail was just made"
-        if cut > 0:
-            rest = self._tail_text[cut + 1 :]
-            self._tail.update(self._styled(self._tail_text[:cut]))
-            self._new_tail(style)
-            self._tail_text = rest
-        self._tail.update(self._styled(self._tail_text))
+    def _grow(self, piece: str, *, is_answer: bool) -> None:
+        """Add a piece to the part of the reply that is being written; a full block is left as it is."""
+        if self._part is None or self._part.is_answer is not is_answer:
+            self._end_part()
+            self._part = _Part(inks_of(self.app), dark=self.app.current_theme.dark, is_answer=is_answer)
+            self._open_block()
+        for full in self._part.push(piece):
+            assert self._tail is not None, "a part has a block"
+            self._tail.update(full)
+            self._open_block()
+        assert self._tail is not None, "a part has a block"
+        self._tail.update(self._part.shown())
         self._keep_end()
 
-    def _new_tail(self, style: str) -> None:
+    def _open_block(self) -> None:
         """Begin another block."""
-        self._tail, self._tail_text, self._tail_style = Static(markup=False, classes="answer"), "", style
+        self._tail = Static(markup=False, classes="answer")
         self._append(self._tail)
 
-    def _styled(self, text: str) -> Text:
-        """Return a text in the tail's ink, literal."""
-        return Text(clean_text(text), style=inks_of(self.app)[self._tail_style])
+    def _end_part(self) -> None:
+        """Finish what is still open: an answer's tail becomes Markdown too."""
+        if self._part is not None and self._tail is not None:
+            self._tail.update(self._part.finish())
+        self._part, self._tail = None, None
 
     def end_reply(self, words: str | None) -> None:
         """End the reply; ``words`` say why, where it did not come to its own end."""
+        self._end_part()
         if words:
             self.say(words, role="warn")
-        self._tail, self._tail_text = None, ""
+        self._keep_end()
 
     def _append(self, block: Static) -> None:
         """Add a block."""
@@ -144,3 +152,59 @@ def _headed(head: str, text: str, head_style: Style, style: Style) -> Text:
     """Return a text under a head."""
     out = Text(f"{clean_text(head)}\n", style=head_style + Style(bold=True))
     return out.append(clean_text(text), style + Style(bold=False))
+
+
+class _Part:
+    """Reasoning or answer of a reply while it is written: finished Markdown, and behind it the tail as it comes."""
+
+    def __init__(self, inks: Inks, *, dark: bool, is_answer: bool) -> None:
+        """Start empty; reasoning is plain text, an answer is Markdown."""
+        self.is_answer = is_answer
+        self._inks = inks
+        self._dark = dark
+        self._splitter = BlockSplitter()
+        self._done = Text()
+
+    def push(self, piece: str) -> list[Text]:
+        """Take a piece; return the blocks that it filled."""
+        full = self._take(self._splitter.push(piece))
+        tail = self._splitter.tail
+        cut = tail.rfind("\n") if len(tail) > _BLOCK_CHARS else -1
+        if cut > 0:
+            # A paragraph without end: its lines so far are finished, so that the tail stays short.
+            self._splitter = BlockSplitter()
+            full += self._take([Block(Kind.TEXT, tail[:cut]), *self._splitter.push(tail[cut + 1 :])])
+        return full
+
+    def _take(self, blocks: list[Block]) -> list[Text]:
+        """Lay finished blocks of Markdown out; return what is full."""
+        full: list[Text] = []
+        for block in blocks:
+            if len(self._done) > _BLOCK_CHARS:
+                full.append(self._done)
+                # The gap between two blocks on the screen is a line of its own.
+                self._done = Text(" ") if block.has_gap else Text()
+            elif self._done.plain:
+                self._done.append("\n\n" if block.has_gap else "\n")
+            self._done.append_text(self._styled(block))
+        return full
+
+    def _styled(self, block: Block) -> Text:
+        """Return a block in its style."""
+        if self.is_answer:
+            return block_text(block, self._inks, dark=self._dark)
+        return Text(clean_text(block.text), style=self._inks["dim"])
+
+    def shown(self) -> Text:
+        """Return what is laid out now: finished blocks, and the tail as it is."""
+        tail = self._splitter.tail.rstrip("\n")
+        if not tail:
+            return self._done
+        between = "\n" if self._done.plain else ""
+        style = self._inks["text" if self.is_answer else "dim"]
+        return self._done.copy().append(between).append(clean_text(tail), style)
+
+    def finish(self) -> Text:
+        """Return the last block, whole."""
+        full = self._take(self._splitter.finish())
+        return Text("\n").join([*full, self._done])

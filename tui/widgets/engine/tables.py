@@ -14,7 +14,7 @@ CONTEXT_COLUMNS = (
     Column("", 1),
     Column("context", 0),
     Column("tokens", 7, right=True),
-    Column("there", 6, right=True, least_width=56),
+    Column("in pool", 7, right=True, least_width=56),
     Column("own+shr", 9, right=True),
     Column("idle", 7, right=True, least_width=40),
     Column("state", 9, least_width=64),

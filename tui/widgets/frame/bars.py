@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 from pie_mlx.tui.text import fit, one_line
 from pie_mlx.tui.widgets.frame.line_view import Piece, inks_of, line_strip
@@ -114,13 +115,14 @@ class KeyBar(Bar):
     def pieces(self) -> list[Piece]:
         """Return keys and their words, as many as there is room for."""
         inks = inks_of(self.app)
-        tail = ("?", "help")
-        room = self.size.width - cell_len("? help") - 2
+        # Where text is typed, a question mark is text.
+        tail = ("f1" if isinstance(self.screen.focused, TextArea | Input) else "?", "help")
+        room = self.size.width - cell_len("f1 help") - 2
         out: list[Piece] = [(" ", inks["dim"])]
         seen: set[str] = set()
         for active in self.screen.active_bindings.values():
             binding = active.binding
-            if not binding.show or not active.enabled or binding.action in seen:
+            if not binding.show or not active.enabled or binding.action in seen or binding.action == "app.help":
                 continue
             seen.add(binding.action)
             key = binding.key_display or key_name(binding.key)

@@ -134,7 +134,8 @@ def _siblings(node: Node, story: RunStory, inks: Inks) -> Text:
         look = LOOKS[sibling.status]
         out.append("❯ " if sibling is node else "  ", inks["accent"])
         out.append(f"{look.glyph} ", inks[look.role]).append(f"{value_text(sibling.score):>5} ", inks["text"])
-        out.append(f"{fit(one_line(sibling.text, 60), 25).rstrip()}\n", inks["dim"])
+        words = one_line(sibling.text, 60) or f"{sibling.id} {sibling.status.value}"
+        out.append(f"{fit(words, 25).rstrip()}\n", inks["dim"])
     return out
 
 
@@ -160,7 +161,10 @@ def _facts(node: Node, story: RunStory) -> Iterator[tuple[str, str]]:
         end = story.t_ns if span.done_ns is None else span.done_ns
         took = (end - span.started_ns) / 1e9
         rate = f", {tokens.completion / took:.0f} tok/s" if took > 0 and tokens.completion else ""
-        yield "time", f"at {span.started_ns / 1e9:.2f} s, took {seconds(took)}{rate}"
+        length = "still written" if span.done_ns is None else f"took {seconds(took)}{rate}"
+        if span.done_ns == span.started_ns:
+            length = "by hand"
+        yield "time", f"at {span.started_ns / 1e9:.2f} s, {length}"
     if node.finish:
         yield "finish", node.finish
     if node.children:
