@@ -29,11 +29,12 @@ TOO_SMALL = 6
 
 def search(engine: Engine, params: SearchParams, name: str) -> SearchResult:
     """Run the search once and write one line about it."""
+    before = engine.readings().counters.get("steps", 0)
     result = Run(engine, Free(QUESTION), params, name=name).result()
-    pages = result.pages
+    steps, pages = engine.readings().counters.get("steps", 0) - before, result.pages
     sys.stdout.write(
         f"{pages.total:>3} pages  {name:<6} {result.finish_reason:<8} node {result.node}  "
-        f"{len(result.nodes)} nodes  {result.tokens.completion} tokens  {result.wall_s:.1f} s  "
+        f"{len(result.nodes)} nodes  {result.tokens.completion} tokens  {steps} steps  {result.wall_s:.1f} s  "
         f"free {pages.free_before} -> {pages.free_after}, peak {pages.peak}, shared {pages.sharing_ratio:.2f}x\n"
     )
     for text in result.notices:

@@ -15,6 +15,7 @@ from pie_mlx.chat.blocks import Block, Kind
 from pie_mlx.cli.clean import clean_text
 
 if TYPE_CHECKING:
+    from markdown_it.token import Token
     from rich.console import RenderableType
 
 Theme = Literal["dark", "light"]
@@ -55,7 +56,13 @@ def render_block(block: Block, theme: Theme) -> RenderableType:
     if block.kind is Kind.FENCE:
         return Text(text, style="dim")
     # One line break in a reply is meant as one.
-    return _Literal("\n".join(f"{line}  " if line else "" for line in text.split("\n")))
+    markdown = _Literal("\n".join(f"{line}  " if line else "" for line in text.split("\n")))
+    # Marks alone, as a line of many `>`, would leave nothing to be seen.
+    return markdown if any(_has_content(token) for token in markdown.parsed) else Text(text)
+
+
+def _has_content(token: Token) -> bool:
+    return bool(token.content) or token.type == "hr"
 
 
 def _highlighted(line: str, language: str, theme: Theme) -> Text:

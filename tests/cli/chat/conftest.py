@@ -52,6 +52,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             env=environment,
+            cwd=environment["PWD"],
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (nothing else gives a child a terminal)
         )
@@ -162,6 +163,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **kept,
         "TERM": "xterm-256color",
         "PIE_MLX_STATE_DIR": str(tmp_path / "state"),
+        "PWD": str(tmp_path),  # what is exported without a path lands here
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }
 

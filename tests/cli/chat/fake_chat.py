@@ -31,6 +31,8 @@ def answer(message: str) -> str:
     table = {
         "hostile": HOSTILE,
         "code": CODE,
+        "quotes": ">" * 600,
+        "tags": "[/INST] [red] </s> <|eot_id|> [/x] \\[ end",
         "think": "<think>\n" + "hm " * 30 + "</think>\n\nso: 42",
         "para": "many words in one paragraph " * 60,
     }
@@ -53,13 +55,18 @@ def main() -> None:
     state = Path(os.environ["PIE_MLX_STATE_DIR"])
     with SessionStore(state / "chat.sqlite3") as store, engine, Interrupts() as interrupts:
         settings = ChatSettings(max_tokens=4000)
-        with ChatSession.new(engine, store, settings=settings, name="fake") as session:
+        exists = any(facts.name == "fake" for facts in store.sessions())
+        with (
+            ChatSession.resume(engine, store, "fake")
+            if exists
+            else ChatSession.new(engine, store, settings=settings, name="fake")
+        ) as session:
             loop = ChatLoop(
                 session,
                 Screen(sys.stdout),
                 keyboard=Keyboard(sys.stdin.fileno(), interrupts),
                 stderr=Stderr(),
-                theme="dark",
+                theme="light" if os.environ.get("FAKE_THEME") == "light" else "dark",
                 history=state / "chat_history",
             )
             loop.run(interrupts)
