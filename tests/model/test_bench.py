@@ -39,10 +39,10 @@ def rows_of(report: dict[str, Any], suite: str) -> list[dict[str, Any]]:
 
 
 def test_every_suite_gives_rows_with_all_their_trials(report: dict[str, Any]) -> None:
-    """Two values a side and row, all of them above 0."""
+    """Two values a side and row, all of them above 0; a search of prompts takes minutes on a CPU and runs once."""
     assert {row["suite"] for row in report["rows"]} == set(SUITES)
     for row in report["rows"]:
-        assert len(row["trials"]) == 2
+        assert len(row["trials"]) == row["n"] == (1 if row["case"].startswith("prompts: ") else 2)
         assert min(row["trials"]) > 0
         assert (row["ratio"] is None) == (row["baseline_trials"] is None)
 

@@ -23,10 +23,13 @@ def test_marks_of_templates_and_markup_are_text(open_terminal: Open) -> None:
     """A reply of closing tags, template marks or many quote marks is shown, and the chat goes on."""
     terminal = open_terminal()
     terminal.prompt()
-    terminal.say("tags")
-    assert "[/INST] [red] </s> <|eot_id|> [/x] \\[ end" in terminal.text()
-    terminal.say("quotes")
-    assert terminal.text().count(">") >= 600
+    # A reply that has just brought a `>` looks as the prompt does: wait for its text first.
+    terminal.send("tags\r")
+    terminal.expect("[/INST] [red] </s> <|eot_id|> [/x] \\[ end")
+    terminal.prompt()
+    terminal.send("quotes\r")
+    terminal.wait_for(lambda: terminal.text().count(">") >= 600, "quote marks")
+    terminal.prompt()
     terminal.say("still here")
     assert "you said: 'still here'" in terminal.text()
     assert terminal.leave() == 0

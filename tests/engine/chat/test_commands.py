@@ -74,7 +74,9 @@ def test_an_unknown_command_meets_the_nearest(session: ChatSession) -> None:
 def test_help_lists_every_command_and_describes_one(session: ChatSession) -> None:
     """All commands of the surface are there."""
     text = _said(session, "/help")
-    wanted = "help new system model set fork switch tree undo retry edit save load export file stats pages copy quit"
+    wanted = (
+        "help new system model set fork switch tree undo retry edit save load export file stats pages copy mouse quit"
+    )
     assert [command.name for command in COMMANDS] == wanted.split()
     assert all(f"/{name}" in text for name in wanted.split())
     assert _said(session, "/help /fork").startswith("/fork [NAME]")
