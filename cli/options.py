@@ -50,6 +50,9 @@ class EngineFlags(Group):
     panel: ClassVar[str] = "Engine"
 
     model: Annotated[str | None, typer.Option("--model", "-m", help="Registry name, folder or GGUF file.")] = None
+    adapter: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="LoRA or DoRA adapter that mlx-lm trained for the model.")
+    ] = None
     pool_pages: Annotated[int | None, typer.Option(help="Pages of the KV pool (default: by memory).")] = None
     pool_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of the KV pool, such as 4GB; auto goes by what is free.")
@@ -189,6 +192,12 @@ def model_name(settings: config.Settings) -> str:
     return settings.model or load_registry().default_name
 
 
+def with_model(settings: config.Settings, name: str) -> config.Settings:
+    """Return the settings for another model: an adapter belongs to the one that it is configured with."""
+    adapter = settings.adapter if name == model_name(settings) else None
+    return settings.model_copy(update={"model": name, "adapter": adapter})
+
+
 def sampling_of(settings: config.Settings, *, seed: int | None = None, num_logprobs: int = 0) -> Sampling:
     """Return the configured sampling; what is not configured is greedy, so that the same command gives the same answer.
 
@@ -220,12 +229,14 @@ def open_engine(settings: config.Settings) -> Engine:
     """Load the configured model and start an engine on it.
 
     Raises:
-        ModelError: the model is missing or cannot be loaded.
+        ModelError: the model or its adapter is missing or cannot be loaded.
     """
     import pie_mlx.open
     from pie_mlx.cli.live import publish
 
-    engine = pie_mlx.open.open_engine(model_name(settings), engine_settings(settings), offline=settings.offline)
+    engine = pie_mlx.open.open_engine(
+        model_name(settings), engine_settings(settings), offline=settings.offline, adapter=settings.adapter
+    )
     publish(engine)
     return engine
 

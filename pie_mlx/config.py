@@ -80,6 +80,7 @@ class Settings(BaseModel):
     model: str | None = Field(
         None, min_length=1, description="registry name, folder or GGUF file; unset is the registry's default"
     )
+    adapter: str | None = Field(None, min_length=1, description="folder of a LoRA adapter for the model")
     pool_pages: int | None = Field(None, ge=1, description="pages of the pool; unset sizes it by memory")
     pool_memory: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(parse_bytes)] = Field(
         None, description="bytes of the pool, such as 4GB; auto, or unset, is by the memory that is free"

@@ -24,16 +24,18 @@ def open_engine(
     *,
     pull_missing: bool = False,
     offline: bool = False,
+    adapter: Path | str | None = None,
     progress: Callable[[PullProgress], None] | None = None,
     **changes: object,
 ) -> Engine:
     """Load ``model`` (a registry name, a source, a folder or a GGUF file) and return a running engine.
 
     ``changes`` are fields of :class:`EngineSettings`, e.g. ``pool_pages=512``. With ``pull_missing`` a
-    model that is not here yet is pulled first, reporting to ``progress``.
+    model that is not here yet is pulled first, reporting to ``progress``. ``adapter`` is a folder with a
+    LoRA or DoRA adapter that mlx-lm trained for the model.
 
     Raises:
-        ModelError: the model is missing, damaged or not supported.
+        ModelError: the model or the adapter is missing, damaged or not supported.
         NotEnoughMemory: the pool does not fit this machine.
         pydantic.ValidationError: a setting is unknown or outside its range.
     """
@@ -45,14 +47,14 @@ def open_engine(
         folder = pull(model, progress=progress or (lambda _progress: None), offline=offline)
     else:
         folder = locate(model)
-    return open_folder(folder, chosen)
+    return open_folder(folder, chosen, adapter=None if adapter is None else Path(adapter).expanduser())
 
 
-def open_folder(folder: Path, settings: EngineSettings | None = None) -> Engine:
-    """Load the MLX model in ``folder`` and return a running engine.
+def open_folder(folder: Path, settings: EngineSettings | None = None, *, adapter: Path | None = None) -> Engine:
+    """Load the MLX model in ``folder``, with an adapter over it, and return a running engine.
 
     Raises:
-        ModelError: the folder's model is damaged or not supported.
+        ModelError: the folder's model or the adapter is damaged or not supported.
     """
     platform.prepare()
     from pie_mlx.models.tokenizer import load_tokenizer
@@ -60,8 +62,8 @@ def open_folder(folder: Path, settings: EngineSettings | None = None) -> Engine:
     tokenizer = load_tokenizer(folder)
 
     def make_backend() -> Backend:
-        from pie_mlx.backend.mlx.backend import MlxBackend
+        from pie_mlx.backend.mlx.backend import BackendOptions, MlxBackend
 
-        return MlxBackend.load(folder, tokenizer=tokenizer)
+        return MlxBackend.load(folder, BackendOptions(adapter=adapter), tokenizer=tokenizer)
 
     return Engine.start(make_backend, settings, tokenizer)

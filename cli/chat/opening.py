@@ -15,7 +15,7 @@ from pie_mlx.chat.errors import SessionNotFound
 from pie_mlx.chat.session import ChatSession
 from pie_mlx.chat.settings import ChatSettings
 from pie_mlx.chat.store import SessionFacts, SessionStore, default_path
-from pie_mlx.cli.options import model_name, open_engine, sampling_of
+from pie_mlx.cli.options import model_name, open_engine, sampling_of, with_model
 from pie_mlx.cli.render import Stdout, is_terminal
 from pie_mlx.errors import PieError, UsageError
 from pie_mlx.kv.snapshot import SnapshotStore
@@ -37,6 +37,7 @@ class Given:
 
     sampling: SamplingFlags
     model: str | None
+    adapter: str | None
 
 
 def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr: Stderr) -> None:
@@ -88,13 +89,13 @@ def opened(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr:
     with SessionStore(None if flags.no_save else default_path()) as store:
         name, saved = _wanted(flags, store)
         if saved is not None and given.model is None:
-            settings = _with_its_model(settings, saved, stderr)
+            settings = _with_its_model(settings, saved, stderr, adapter=given.adapter)
         with stderr.waiting(f"loading {model_name(settings)}"):
             engine = open_engine(settings)
 
         def open_model(model: str) -> Engine:
             with stderr.waiting(f"loading {model}"):
-                return open_engine(settings.model_copy(update={"model": model}))
+                return open_engine(with_model(settings, model))
 
         snapshots = None if flags.no_save else SnapshotStore(config.folder("state") / "snapshots")
         session = None
@@ -141,8 +142,13 @@ def _wanted(flags: ChatFlags, store: SessionStore) -> tuple[str | None, SessionF
     return found.name, found
 
 
-def _with_its_model(settings: config.Settings, saved: SessionFacts, stderr: Stderr) -> config.Settings:
-    """Return the settings with the model that a session was held with; without it here, those that were configured."""
+def _with_its_model(
+    settings: config.Settings, saved: SessionFacts, stderr: Stderr, *, adapter: str | None = None
+) -> config.Settings:
+    """Return the settings with the model that a session was held with; without it here, those that were configured.
+
+    A configured adapter stays with the configured model; ``adapter``, from the command line, is for the session's.
+    """
     from pie_mlx.models.fetch import locate
 
     configured = model_name(settings)
@@ -154,7 +160,7 @@ def _with_its_model(settings: config.Settings, saved: SessionFacts, stderr: Stde
         stderr.note(f"session {saved.name} was held with {saved.model}, which is not here: {error.message}")
         return settings
     stderr.note(f"session {saved.name} goes on with {saved.model} (--model {configured} changes that)")
-    return settings.model_copy(update={"model": saved.model})
+    return settings.model_copy(update={"model": saved.model, "adapter": adapter})
 
 
 def _chat_settings(flags: ChatFlags, settings: config.Settings) -> ChatSettings:

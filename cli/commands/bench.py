@@ -115,7 +115,13 @@ def _measure(settings: Settings, flags: BenchFlags, cases: list[Case], stderr: S
     from pie_mlx.cli.benchview import showing_cases
     from pie_mlx.models.fetch import locate
 
-    options = BenchOptions(flags.trials, flags.tokens, flags.delay, has_baseline=flags.baseline is Baseline.mlx_lm)
+    options = BenchOptions(
+        flags.trials,
+        flags.tokens,
+        flags.delay,
+        has_baseline=flags.baseline is Baseline.mlx_lm,
+        adapter=None if settings.adapter is None else Path(settings.adapter).expanduser(),
+    )
     folder = locate(model_name(settings))
     with ExitStack() as stack:
         with stderr.waiting(f"loading {model_name(settings)}"):

@@ -39,7 +39,7 @@ def chat(*, chat: ChatFlags, sampling: SamplingFlags, engine: EngineFlags, outpu
         raise UsageError("--resume continues the last session, --session a named one", "give one of the two")
     settings = load_config(engine, sampling, chat, output).settings
     _check_theme(chat.theme)
-    stderr, given = Stderr(settings.color), Given(sampling, engine.model)
+    stderr, given = Stderr(settings.color), Given(sampling, engine.model, engine.adapter)
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if chat.once is None and is_terminal and not _is_dumb():
         run_interactive(chat, settings, given=given, stderr=stderr)

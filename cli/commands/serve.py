@@ -19,6 +19,7 @@ from pie_mlx.cli.options import (
     model_name,
     open_engine,
     sampling_of,
+    with_model,
 )
 from pie_mlx.errors import UsageError
 
@@ -67,7 +68,7 @@ def serve(*, server: ServerFlags, engine: EngineFlags, sampling: SamplingFlags, 
     from pie_mlx.server.shelf import InstalledModels
 
     def open_other(name: str) -> Engine:
-        return open_engine(settings.model_copy(update={"model": name}))
+        return open_engine(with_model(settings, name))
 
     with open_engine(settings) as opened:
         daemon = daemon_class(opened, chosen, InstalledModels(model_name(settings), open_other))

@@ -30,6 +30,8 @@ class BenchOptions:
     decode_tokens: int = 32
     delay_s: float = 0.0
     has_baseline: bool = True
+    adapter: Path | None = None
+    """The folder of an adapter over the model, for both sides."""
 
 
 class DevicePeak:
@@ -134,9 +136,9 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
     encoder = load_tokenizer(folder)
 
     def make_backend() -> EndlessBackend:
-        from pie_mlx.backend.mlx.backend import MlxBackend
+        from pie_mlx.backend.mlx.backend import BackendOptions, MlxBackend
 
-        return EndlessBackend(MlxBackend.load(folder))
+        return EndlessBackend(MlxBackend.load(folder, BackendOptions(adapter=options.adapter)))
 
     # A baseline runs as one errand, which the watchdog would take for a device that hangs.
     cold = settings.model_copy(update={"prefix_cache": False, "step_timeout_s": LONGEST_TRIAL_S})

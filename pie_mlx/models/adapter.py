@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapters.safetensors"
 _LEAVES = frozenset({"lora_a", "lora_b", "m"})
+_KINDS = ("lora", "dora", "full")
 
 
 def check_adapter(folder: Path) -> str:
@@ -24,14 +25,19 @@ def check_adapter(folder: Path) -> str:
         ModelCorrupt: a file is missing or is not what its name says.
     """
     if not folder.is_dir():
-        raise ModelNotFound(str(folder), "there is no such adapter folder")
+        raise ModelNotFound(str(folder), "there is no such adapter folder", "an adapter is a folder of mlx_lm.lora")
+    if not (folder / _WEIGHTS).is_file() and (folder / "adapter_model.safetensors").is_file():
+        raise ModelCorrupt(folder.name, "the adapter is in PEFT's form", f"convert it to mlx-lm's {_WEIGHTS}")
     for name in (_CONFIG, _WEIGHTS):
         if not (folder / name).is_file():
             raise ModelCorrupt(folder.name, f"the adapter has no {name} (looked in {folder})")
     try:
-        json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelCorrupt(folder.name, f"the adapter's {_CONFIG} is not JSON: {error}") from error
+    kind = config.get("fine_tune_type", "lora") if isinstance(config, dict) else None
+    if kind not in _KINDS:
+        raise ModelCorrupt(folder.name, f"the adapter's {_CONFIG} is for none of {', '.join(_KINDS)}")
     digest = hashlib.sha256((folder / _CONFIG).read_bytes())
     digest.update((folder / _WEIGHTS).read_bytes())
     return digest.hexdigest()[:16]

@@ -8,7 +8,15 @@ from dataclasses import fields
 import pytest
 
 from pie_mlx.cli.commands.tot_run import BudgetFlags, SearchFlags
-from pie_mlx.cli.options import EngineFlags, OutputFlags, SamplingFlags, engine_settings, expand_groups, load_config
+from pie_mlx.cli.options import (
+    EngineFlags,
+    OutputFlags,
+    SamplingFlags,
+    engine_settings,
+    expand_groups,
+    load_config,
+    with_model,
+)
 from pie_mlx.config import Settings
 from pie_mlx.search.params import SearchParams
 
@@ -35,6 +43,14 @@ def test_flags_reach_the_engine() -> None:
     assert (made.pool_memory_bytes, made.pool_pages, made.page_size) == (1_000_000, None, 32)
     assert (made.max_batch, made.prefill_chunk, made.stall_timeout_s) == (3, 5, 7.5)
     assert (settings.model, settings.offline) == ("m", True)
+
+
+def test_an_adapter_stays_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of model goes without the adapter, a variable's like a flag's; the way back has it again."""
+    monkeypatch.setenv("PIE_MLX_ADAPTER", "a")
+    settings = load_config(EngineFlags(model="m")).settings
+    assert with_model(settings, "m").adapter == "a"
+    assert (with_model(settings, "other").model, with_model(settings, "other").adapter) == ("other", None)
 
 
 def test_auto_reaches_the_engine_as_the_automatic_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,35 +10,10 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
 
 from pie_mlx.backend.mlx.backend import MlxBackend
 from pie_mlx.errors import UnsupportedModel
-from tests.families.tiny import VOCAB, tiny_model
-
-
-def _tokenizer() -> str:
-    """Return the JSON of a tokenizer of whole words."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({f"w{at}": at for at in range(VOCAB)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    text: str = tokenizer.to_str()
-    return text
-
-
-def _folder(parent: Path, name: str) -> Path:
-    """Write the tiny model of an architecture as a folder that mlx-lm could load."""
-    folder = parent / f"tiny-{name}"
-    folder.mkdir()
-    module, config = tiny_model(name)
-    weights: dict[str, mx.array] = dict(tree_flatten(module.parameters()))
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(_tokenizer())
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return folder
+from tests.families.folders import write_folder
 
 
 @pytest.mark.parametrize(
@@ -51,7 +26,7 @@ def _folder(parent: Path, name: str) -> Path:
 )
 def test_refused_with_a_reason_and_exit_code_3(tmp_path: Path, name: str, reason: str) -> None:
     """By its type before the weights are read, or by the check on its own weights."""
-    folder = _folder(tmp_path, name if name == "plamo3" else "llama")
+    folder = write_folder(tmp_path, name if name == "plamo3" else "llama")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": name}))
     command = [sys.executable, "-m", "pie_mlx", "run", "--model", str(folder), "--raw", "w1 w2"]
@@ -63,7 +38,7 @@ def test_refused_with_a_reason_and_exit_code_3(tmp_path: Path, name: str, reason
 
 def test_a_recurrent_model_runs_from_its_folder(tmp_path: Path) -> None:
     """The same way in for a model that works."""
-    folder = _folder(tmp_path, "qwen3_next")
+    folder = write_folder(tmp_path, "qwen3_next")
     command = [sys.executable, "-m", "pie_mlx", "run", "--model", str(folder), "--raw", "--max-tokens", "5", "w1 w2"]
     done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr
@@ -72,7 +47,7 @@ def test_a_recurrent_model_runs_from_its_folder(tmp_path: Path) -> None:
 
 def test_a_refused_model_leaves_no_weights(tmp_path: Path) -> None:
     """Its error can be kept and shown: the memory is free all the same."""
-    folder = _folder(tmp_path, "plamo3")
+    folder = write_folder(tmp_path, "plamo3")
     gc.collect()
     before = mx.get_active_memory()
     with pytest.raises(UnsupportedModel, match="depends on how a prompt is cut") as kept:

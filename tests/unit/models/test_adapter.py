@@ -74,6 +74,12 @@ def test_what_is_wrong_is_named(tiny_source: Path, adapter: Path, tmp_path: Path
     (adapter / "adapter_config.json").write_text("{")
     with pytest.raises(ModelCorrupt, match="not JSON"):
         load_model(tiny_source, adapter=adapter)
-    (adapter / "adapters.safetensors").unlink()
+    (adapter / "adapter_config.json").write_text('{"fine_tune_type": "prefix"}')
+    with pytest.raises(ModelCorrupt, match="none of lora, dora, full"):
+        load_model(tiny_source, adapter=adapter)
+    (adapter / "adapters.safetensors").rename(adapter / "adapter_model.safetensors")
+    with pytest.raises(ModelCorrupt, match="PEFT"):
+        load_model(tiny_source, adapter=adapter)
+    (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelCorrupt, match=r"no adapters\.safetensors"):
         load_model(tiny_source, adapter=adapter)
