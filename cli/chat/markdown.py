@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +33,7 @@ class _PlainHeading(Heading):
 
 
 class _Literal(Markdown):
-    """Markdown whose HTML and backslashes are text: a reply about either must show them."""
+    """Markdown whose HTML, entities and backslashes are text: a reply about them must show them."""
 
     elements = {**Markdown.elements, "heading_open": _PlainHeading}  # noqa: RUF012  (rich's own form)
 
@@ -41,11 +43,35 @@ class _Literal(Markdown):
         self.parsed = _parser().parse(markup)
 
 
+class _Whole:
+    """Markdown if all of its text fits as that, else its source: deep quotes and wide tables leave no room for words."""
+
+    def __init__(self, markdown: Markdown, source: str) -> None:
+        """Show ``markdown``, or ``source``."""
+        self._markdown = markdown
+        self._source = source
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments = list(console.render(self._markdown, options))
+        if _words(self._source) <= _words("".join(segment.text for segment in segments)):
+            yield from segments
+        else:
+            yield Text(self._source)
+
+
+def _words(text: str) -> Counter[str]:
+    """Count the characters that no mark of Markdown is made of."""
+    return Counter("".join(text.split()).translate(_NO_MARKS))
+
+
+_NO_MARKS = str.maketrans("", "", string.punctuation)
+
+
 @cache
 def _parser() -> MarkdownIt:
     """Return the parser."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    return parser.disable(["escape", "html_block", "html_inline", "reference"])
+    return parser.disable(["entity", "escape", "html_block", "html_inline", "reference"])
 
 
 def render_block(block: Block, theme: Theme) -> RenderableType:
@@ -58,7 +84,7 @@ def render_block(block: Block, theme: Theme) -> RenderableType:
     # One line break in a reply is meant as one.
     markdown = _Literal("\n".join(f"{line}  " if line else "" for line in text.split("\n")))
     # Marks alone, as a line of many `>`, would leave nothing to be seen.
-    return markdown if any(_has_content(token) for token in markdown.parsed) else Text(text)
+    return _Whole(markdown, text) if any(_has_content(token) for token in markdown.parsed) else Text(text)
 
 
 def _has_content(token: Token) -> bool:

@@ -94,6 +94,30 @@ def test_every_word_appears_once(parts: list[str], size: int, shape: tuple[int, 
             assert shown.count(f"w{number}w") == 1
 
 
+@pytest.mark.parametrize("mark", [">", "> ", "- ", "1. "])
+@pytest.mark.parametrize("depth", [4, 8, 20, 600])
+def test_a_deep_quote_keeps_its_text(mark: str, depth: int) -> None:
+    """Where nesting leaves no room for words, or the parser gives up, the source is shown instead of nothing."""
+    lines = _stream(f"first\n{mark * depth} alpha beta\n\nlast", columns=20, size=40).lines()
+    shown = "".join(sign for sign in "".join(lines) if sign.isalpha())
+    assert shown == "firstalphabetalast"
+
+
+@pytest.mark.parametrize(
+    "text", ["&lt;b&gt; &amp;c", "![alt](http://x/y.png)", '[a](http://u "title")', "| " + "wide | " * 30]
+)
+def test_nothing_that_is_written_is_left_out(text: str) -> None:
+    """Entities are text, as are the parts of links and pictures that a terminal cannot show otherwise."""
+    table = text.startswith("|")
+    text += f"\n|{'---|' * 30}\n| {'cell | ' * 30}" if table else ""
+    shown = "".join("".join(_stream(text, columns=30).lines()).split())
+    if table:
+        assert (shown.count("wide"), shown.count("cell")) == (30, 30)
+    else:
+        assert all(word in shown for word in text.replace("(", " ").replace(")", " ").split() if word.isalnum())
+        assert "&lt;" not in text or "&lt;b&gt;&amp;c" in shown
+
+
 def test_nothing_above_the_tail_is_painted_again() -> None:
     """What is written for one piece does not grow with the reply: erasing reaches back over the tail alone."""
     terminal = _Emulated(80, 24)
