@@ -1,7 +1,8 @@
 # Runs with GNU make 3.81 (macOS) and later; needs a Python >= 3.11 and nothing else.
-# PYTHON=... chooses the interpreter, VENV=... the folder of the environment.
+# PYTHON=... chooses the interpreter, VENV=... the folder of the environment, JOBS=... how many test files run at a time.
 
 VENV ?= .venv
+JOBS ?= 2
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 CODE = pie_mlx cli tui tests
@@ -43,8 +44,10 @@ demo: $(STAMP) ## Pull the starter model and watch a small tree search
 	@echo '  $(BIN)/pie-mlx tui                           chat, tree and page map on one screen'
 	@echo '  $(BIN)/pie-mlx --help                        everything else'
 
+# A file's tests stay together: they share an engine. The longest file has few tests and must not come last.
+# More than two jobs would each hold a model.
 test: check ## Everything a change must pass: check, then the tests
-	@"$(BIN)/pytest"
+	@"$(BIN)/pytest" --numprocesses "$(JOBS)" --dist loadfile --no-loadscope-reorder
 
 check: lint types ## Style, layers and types
 
