@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ from pie_mlx.engine import Completion, Engine, EngineSettings
 from pie_mlx.errors import PieError
 from pie_mlx.models.load import check_architecture
 from pie_mlx.sampling import Sampling
+from tests.families.precision import Precision, set_precision
 from tests.families.tiny import VOCAB, Json, tiny_model
 
 Logits = npt.NDArray[np.float32]
@@ -29,6 +31,8 @@ _STEPS = 40
 _TOP = 5
 TOLERANCE = 2e-4
 """Largest difference of a log-probability, relative to the largest logit."""
+_ROUNDING = 2.0
+"""How much further than mlx-lm's own a 16-bit answer may be from what the same weights say in float32."""
 
 
 class Verdict(enum.Enum):
@@ -51,7 +55,10 @@ class Finding:
     form: str = ""
     has_state: bool = False
     error: float = 0.0
-    """Largest relative difference that was seen."""
+    """Largest relative difference that was seen: from mlx-lm; with 16 bits, from the same weights in float32."""
+    rounding: float = 0.0
+    """With 16 bits: how far mlx-lm itself is from the same weights in float32."""
+    precision: Precision = Precision.FLOAT32
     most_let_go: int = 0
     """Most tokens of one context whose K/V lay behind every window and was given back."""
 
@@ -64,15 +71,22 @@ class _Said:
     completion: Completion
 
 
-def examine(name: str, changes: Json | None = None) -> Finding:
+def examine(name: str, changes: Json | None = None, precision: Precision = Precision.FLOAT32) -> Finding:
     """Build, load, run and compare one architecture, with some fields of its config changed."""
     try:
         check_architecture(name, name)
         module, _ = tiny_model(name, changes)
     except PieError as error:
         return Finding(name, Verdict.REFUSED, error.message)
+    set_precision(module, precision)
     if _needs_metal(module):
-        return Finding(name, Verdict.UNTESTED, "mlx-lm runs it on a GPU only")
+        return Finding(name, Verdict.UNTESTED, "mlx-lm runs it on a GPU only", precision=precision)
+    judged = _run_and_judge(name, module, precision)
+    return replace(judged, precision=precision)
+
+
+def _run_and_judge(name: str, module: nn.Module, precision: Precision) -> Finding:
+    """Run a module through an engine and compare what was said."""
     identity = ModelIdentity(name, f"tiny-{name}", 512, frozenset())
     made: list[MlxBackend] = []
 
@@ -97,13 +111,15 @@ def examine(name: str, changes: Json | None = None) -> Finding:
             engine.check()
         except PieError as error:
             return Finding(name, Verdict.DIFFERS, f"failed: {error.message}", form, has_state, float("inf"))
-    worst, why = 0.0, ""
-    for each in said:
-        error_size, reason = _compare(module, each)
-        if error_size > worst:
-            worst, why = error_size, reason
-    verdict = Verdict.WORKS if worst <= TOLERANCE else Verdict.DIFFERS
-    return Finding(name, verdict, "" if verdict is Verdict.WORKS else why, form, has_state, worst, most_let_go)
+    rounding, judge = 0.0, module
+    if precision.has_16_bits:
+        judge = deepcopy(module)
+        judge.set_dtype(mx.float32)
+        rounding = max(_rounding(module, judge, each) for each in said)
+    worst, why = max(_compare(judge, each) for each in said)
+    verdict = Verdict.WORKS if worst <= max(TOLERANCE, _ROUNDING * rounding) else Verdict.DIFFERS
+    shown = "" if verdict is Verdict.WORKS else why
+    return Finding(name, verdict, shown, form, has_state, error=worst, rounding=rounding, most_let_go=most_let_go)
 
 
 def _needs_metal(module: nn.Module) -> bool:
@@ -111,7 +127,7 @@ def _needs_metal(module: nn.Module) -> bool:
     try:
         mx.eval(module(mx.array([[1, 2, 3]])))
     except RuntimeError as error:
-        if "No Metal back-end" in str(error):
+        if "No Metal back-end" in str(error) or "only supports float32" in str(error):
             return True
         raise
     return False
@@ -169,13 +185,29 @@ def _compare(module: nn.Module, said: _Said) -> tuple[float, str]:
     worst, why = 0.0, ""
     for step, logits in enumerate(_reference(module, said.prompt, answer.tokens[:-1])):
         logprobs = _log_softmax(logits)
-        shown = answer.top_logprobs[step]
-        gaps = [abs(value - float(logprobs[token])) for token, value in shown]
-        gaps.append(float(logprobs.max() - logprobs[answer.tokens[step]]))
-        error = max(gaps) / _size(logits)
+        error = _gap(answer.top_logprobs[step], answer.tokens[step], logprobs) / _size(logits)
         if not error <= worst:
             worst, why = error, f"prompt of {len(said.prompt)} tokens, step {step}: {error:.2g}"
     return worst, why
+
+
+def _gap(shown: Iterable[tuple[int, float]], token: int, logprobs: npt.NDArray[np.float64]) -> float:
+    """Return how far shown log-probabilities, and the choice of a token, are from ``logprobs``."""
+    gaps = [abs(value - float(logprobs[each])) for each, value in shown]
+    return max([*gaps, float(logprobs.max() - logprobs[token])])
+
+
+def _rounding(module: nn.Module, judge: nn.Module, said: _Said) -> float:
+    """Return the largest relative difference of mlx-lm's own answers from those of ``judge``, on the same tokens."""
+    worst = 0.0
+    tokens = said.completion.tokens[:-1]
+    pairs = zip(_reference(module, said.prompt, tokens), _reference(judge, said.prompt, tokens), strict=True)
+    for own, true in pairs:
+        logprobs = _log_softmax(own)
+        top = np.argsort(logprobs)[-_TOP:].tolist()
+        shown = [(token, float(logprobs[token])) for token in top]
+        worst = max(worst, _gap(shown, top[-1], _log_softmax(true)) / _size(true))
+    return worst
 
 
 def _size(logits: Logits) -> float:

@@ -11,6 +11,7 @@ from mlx import nn
 from pie_mlx.backend.mlx import state
 from pie_mlx.backend.mlx.cache import ArenaCache
 from tests.families.compare import Verdict, examine
+from tests.families.precision import Precision
 from tests.families.tiny import ALL_SLIDING, architectures, tiny_model
 
 MOST_USED = (
@@ -33,6 +34,14 @@ def test_pages_behind_every_window_are_let_go_and_the_tokens_stay_those_of_mlx_l
     finding = examine(name, ALL_SLIDING[name])
     assert (finding.verdict, finding.why) == (Verdict.WORKS, "")
     assert finding.most_let_go > 50
+
+
+@pytest.mark.parametrize(("name", "precision"), [("qwen3_moe", Precision.MIXED), ("llama", Precision.BFLOAT16)])
+def test_other_precisions_say_what_mlx_lm_says_in_them(name: str, precision: Precision) -> None:
+    """Quantized weights agree as float32 does; 16 bits are as near to the same weights in float32 as mlx-lm is."""
+    finding = examine(name, precision=precision)
+    assert (finding.verdict, finding.why) == (Verdict.WORKS, "")
+    assert (finding.rounding > 0) == precision.has_16_bits
 
 
 def test_a_layer_that_sees_all_keeps_every_page() -> None:
