@@ -118,8 +118,12 @@ class Workbench(App[None]):
             page.take(batch, change)
 
     def _pages(self) -> list[Page]:
-        """Return the pages that were shown so far; hidden ones keep their own records up to date."""
-        return [screen for stack in self._screen_stacks.values() for screen in stack if isinstance(screen, Page)]
+        """Return the pages that were shown so far; hidden ones keep their own records up to date.
+
+        One that is on its way has no widgets yet: it catches up as soon as it is shown.
+        """
+        shown = [screen for stack in self._screen_stacks.values() for screen in stack if isinstance(screen, Page)]
+        return [page for page in shown if page.is_mounted]
 
     def _alarm(self, note: AlarmNote) -> None:
         """Remember an alarm, and say it where it is new; a trace that is opened raises its old ones quietly."""

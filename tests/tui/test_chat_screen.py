@@ -302,7 +302,7 @@ def test_a_thought_is_carried_into_a_chat(
     async def scenario(pilot: Pilot[None]) -> None:
         await wait_until(pilot, lambda: app.desk.story.is_over)
         await pilot.press("g", "j", "c")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen) and app.screen.is_mounted)
         assert app.desk.chat is not None
         path = app.desk.chat.path()
         assert path[0].text == "Why?"
