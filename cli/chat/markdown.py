@@ -44,7 +44,7 @@ class _Literal(Markdown):
 
 
 class _Whole:
-    """Markdown if all of its text fits as that, else its source: deep quotes and wide tables leave no room for words."""
+    """Markdown if all of its text fits as that, else its source: deep quotes and wide tables leave words no room."""
 
     def __init__(self, markdown: Markdown, source: str) -> None:
         """Show ``markdown``, or ``source``."""
