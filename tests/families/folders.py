@@ -1,8 +1,10 @@
-"""Folders of tiny models, as mlx-lm loads them, and of adapters for them."""
+"""Folders of tiny models, as mlx-lm loads them, and of adapters for them; the command line run on them."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,6 +13,21 @@ from mlx.utils import tree_flatten
 from tests.families.tiny import VOCAB, Json, tiny_model
 
 _RANK: Json = {"rank": 4, "scale": 10.0, "dropout": 0.0, "keys": ["self_attn.q_proj", "self_attn.o_proj"]}
+
+_PROGRAM = """
+import gc, json, sys
+from pathlib import Path
+from pie_mlx.cli.main import invoke
+
+code = invoke(sys.argv[2:])
+imported = "mlx.core" in sys.modules
+import mlx.core as mx
+
+gc.collect()
+Path(sys.argv[1]).write_text(json.dumps({"imported": imported, "bytes": mx.get_active_memory()}))
+sys.exit(code)
+"""
+"""Runs the command line, and tells in a file what it left in the process."""
 
 
 def _tokenizer() -> str:
@@ -51,3 +68,11 @@ def write_adapter(folder: Path, name: str, *, rank: int = 4) -> Path:
     document = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": _RANK}
     (folder / "adapter_config.json").write_text(json.dumps(document))
     return folder
+
+
+def run_and_look(left: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], Json]:
+    """Run a prompt in a process of its own; return what came of it, and whether MLX was imported and what it holds."""
+    command = [sys.executable, "-c", _PROGRAM, str(left), "run", "--raw", "--max-tokens", "9", "w1 w2 w3", *args]
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", timeout=120)
+    told: Json = json.loads(left.read_text())
+    return done, told

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,7 +14,7 @@ import pie_mlx
 from pie_mlx.engine import EngineSettings
 from pie_mlx.errors import SnapshotMismatch
 from pie_mlx.kv.snapshot import SnapshotStore
-from tests.families.folders import write_adapter, write_folder
+from tests.families.folders import run_and_look, write_adapter, write_folder
 
 _PROMPT = [(5 + 11 * at) % 96 for at in range(30)]
 _SETTINGS = EngineSettings(pool_pages=40, page_size=8, prefill_chunk=11)
@@ -55,16 +53,11 @@ def test_the_tokens_are_those_of_mlx_lm_with_the_adapter(tmp_path: Path, name: s
     assert adapted != without
 
 
-def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "pie_mlx", "run", "--model", str(folder), "--raw", "--max-tokens", "9", "w1 w2 w3"]
-    return subprocess.run([*command, *args], check=False, capture_output=True, encoding="utf-8", timeout=120)
-
-
 def test_the_flag_reaches_the_model(tmp_path: Path) -> None:
     """The text is another one."""
     folder, adapter = write_folder(tmp_path, "llama"), write_adapter(tmp_path / "adapter", "llama")
-    plain, adapted = _run(folder), _run(folder, "--adapter", str(adapter))
+    plain, _ = run_and_look(tmp_path / "left.json", "--model", str(folder))
+    adapted, _ = run_and_look(tmp_path / "left.json", "--model", str(folder), "--adapter", str(adapter))
     assert (plain.returncode, adapted.returncode) == (0, 0), adapted.stderr
     assert plain.stdout.strip()
     assert adapted.stdout.strip() != plain.stdout.strip()
@@ -78,11 +71,11 @@ def test_the_flag_reaches_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused_with_exit_code_3(tmp_path: Path, fault: str, reason: str) -> None:
-    """One sentence on stderr, nothing on stdout."""
+    """One sentence on stderr, nothing on stdout, and no weights are left."""
     folder, adapter = write_folder(tmp_path, "llama"), tmp_path / "adapter"
     if fault == "shapes":
         write_adapter(adapter, "llama", rank=5)
-    done = _run(folder, "--adapter", str(adapter))
-    assert (done.returncode, done.stdout) == (3, "")
+    done, left = run_and_look(tmp_path / "left.json", "--model", str(folder), "--adapter", str(adapter))
+    assert (done.returncode, done.stdout, left["bytes"]) == (3, "", 0)
     assert reason in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -13,25 +13,27 @@ import pytest
 
 from pie_mlx.backend.mlx.backend import MlxBackend
 from pie_mlx.errors import UnsupportedModel
-from tests.families.folders import write_folder
+from tests.families.folders import run_and_look, write_folder
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "reason", "imports_mlx"),
     [
-        ("phi3small", "its text is wrong"),
-        ("plamo3", "depends on how a prompt is cut"),
-        ("olmo", "need the package ai2-olmo"),
+        ("phi3small", "its text is wrong", False),
+        ("plamo3", "depends on how a prompt is cut", True),
+        ("olmo", "need the package ai2-olmo", False),
     ],
 )
-def test_refused_with_a_reason_and_exit_code_3(tmp_path: Path, name: str, reason: str) -> None:
-    """By its type before the weights are read, or by the check on its own weights."""
+def test_refused_with_a_reason_and_exit_code_3_and_nothing_stays_loaded(
+    tmp_path: Path, name: str, reason: str, imports_mlx: bool
+) -> None:
+    """By its type before MLX is even imported, or by the check on its own weights, which are gone afterwards."""
     folder = write_folder(tmp_path, name if name == "plamo3" else "llama")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": name}))
-    command = [sys.executable, "-m", "pie_mlx", "run", "--model", str(folder), "--raw", "w1 w2"]
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", timeout=120)
+    done, left = run_and_look(tmp_path / "left.json", "--model", str(folder))
     assert (done.returncode, done.stdout) == (3, "")
+    assert left == {"imported": imports_mlx, "bytes": 0}
     assert reason in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
