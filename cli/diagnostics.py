@@ -66,6 +66,7 @@ _HEADLINES = {
     "config": "the configuration is wrong",
     "model": "the model cannot be used",
     "model_not_found": "there is no such model here",
+    "adapter_invalid": "the adapter cannot be used",
     "model_corrupt": "the model's files are damaged",
     "checksum_mismatch": "the download is not what the registry pins",
     "tokenizer_missing": "the model has no tokenizer",

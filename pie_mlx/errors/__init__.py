@@ -9,6 +9,7 @@ exists, a ``hint``: the command that helps.
 from pie_mlx.errors.base import Fact, Holder, PieError
 from pie_mlx.errors.device import DeviceError, DeviceFailed, EngineDead, Stalled, StepTimeout
 from pie_mlx.errors.models import (
+    AdapterInvalid,
     ChecksumMismatch,
     DiskFull,
     DownloadFailed,
@@ -36,6 +37,7 @@ from pie_mlx.errors.snapshots import SnapshotCorrupt, SnapshotError, SnapshotMis
 from pie_mlx.errors.usage import ConfigError, InvalidParameter, UsageError
 
 __all__ = [
+    "AdapterInvalid",
     "Cancelled",
     "ChecksumMismatch",
     "ConfigError",

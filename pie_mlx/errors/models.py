@@ -41,6 +41,12 @@ class ModelCorrupt(ModelError):
     code: ClassVar[str] = "model_corrupt"
 
 
+class AdapterInvalid(ModelError):
+    """A low-rank adapter is not there, is not complete, or was made for another model; names the adapter."""
+
+    code: ClassVar[str] = "adapter_invalid"
+
+
 class ChecksumMismatch(ModelError):
     """A downloaded file is not the one that the registry pins."""
 

@@ -71,6 +71,7 @@ def load_model(
         ModelCorrupt: a file is missing, truncated or damaged, or the weights do not fit the config.
         UnsupportedModel: the model type or tokenizer is not known, or needs code of its own.
         TokenizerMissing: no tokenizer file.
+        AdapterInvalid: the adapter is not complete, or was made for another model.
         InvalidParameter: ``dtype`` is not one of :data:`DTYPES`.
     """
     if dtype is not None and dtype not in DTYPES:

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model as load_mlx_model
 
-from pie_mlx.errors import ModelCorrupt, ModelNotFound
+from pie_mlx.errors import AdapterInvalid
 from pie_mlx.models.load import load_model
 
 _RANK = {"rank": 4, "scale": 10.0, "dropout": 0.3, "keys": ["self_attn.q_proj", "mlp.up_proj"]}
@@ -63,23 +63,23 @@ def _drop(name: str, folder: Path) -> None:
 
 def test_what_is_wrong_is_named(tiny_source: Path, adapter: Path, tmp_path: Path) -> None:
     """Each fault has its sentence, and none is passed over."""
-    with pytest.raises(ModelNotFound, match="no such adapter folder"):
+    with pytest.raises(AdapterInvalid, match="no such adapter folder"):
         load_model(tiny_source, adapter=tmp_path / "nowhere")
     _drop("lora_a", adapter)
-    with pytest.raises(ModelCorrupt, match="lacks 1 tensors"):
+    with pytest.raises(AdapterInvalid, match="lacks 1 tensors"):
         load_model(tiny_source, adapter=adapter)
     mx.save_safetensors(str(adapter / "adapters.safetensors"), {"model.x.lora_a": mx.zeros((2, 2))})
-    with pytest.raises(ModelCorrupt, match=r"does not fit this model.*model\.x\.lora_a"):
+    with pytest.raises(AdapterInvalid, match=r"does not fit this model.*model\.x\.lora_a"):
         load_model(tiny_source, adapter=adapter)
     (adapter / "adapter_config.json").write_text("{")
-    with pytest.raises(ModelCorrupt, match="not JSON"):
+    with pytest.raises(AdapterInvalid, match="not JSON"):
         load_model(tiny_source, adapter=adapter)
     (adapter / "adapter_config.json").write_text('{"fine_tune_type": "prefix"}')
-    with pytest.raises(ModelCorrupt, match="none of lora, dora, full"):
+    with pytest.raises(AdapterInvalid, match="none of lora, dora, full"):
         load_model(tiny_source, adapter=adapter)
     (adapter / "adapters.safetensors").rename(adapter / "adapter_model.safetensors")
-    with pytest.raises(ModelCorrupt, match="PEFT"):
+    with pytest.raises(AdapterInvalid, match="PEFT"):
         load_model(tiny_source, adapter=adapter)
     (adapter / "adapter_model.safetensors").unlink()
-    with pytest.raises(ModelCorrupt, match=r"no adapters\.safetensors"):
+    with pytest.raises(AdapterInvalid, match=r"no adapters\.safetensors"):
         load_model(tiny_source, adapter=adapter)
