@@ -1,7 +1,8 @@
 # ruff: noqa: INP001
 """A chat of 200 turns on the starter model: memory and latency by turn, then resuming it, without and with a snapshot.
 
-Usage: python scripts/long_chat.py [TURNS]; a few minutes on a CPU. docs/chat.md has its figures.
+Usage: python scripts/long_chat.py [TURNS [PAGES]]; a few minutes on a CPU. A small pool is a small context: the oldest
+turns are then trimmed on the way. docs/chat.md has its figures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pie_mlx.engine.completion import Completion
 from pie_mlx.kv.snapshot import SnapshotStore
 
 _NUM_TURNS = 200
+_NUM_PAGES = 640
 _SETTINGS = ChatSettings(max_tokens=4, temperature=0.7, seed=1)
 
 
@@ -53,7 +55,7 @@ def take_turn(session: ChatSession, number: int) -> tuple[float, Completion]:
 def talk(session: ChatSession, num_turns: int) -> None:
     """Hold the conversation; print a line for each tenth of it."""
     rows: list[tuple[float, Completion]] = []
-    say("  turns     median s   TTFT ms   tok/s   prompt   computed   RSS MB   pages held")
+    say("  turns     median s   TTFT ms   tok/s   prompt   computed   in use MB   RSS MB   pages held")
     for number in range(1, num_turns + 1):
         rows.append(take_turn(session, number))
         for notice in session.take_notices():
@@ -66,14 +68,17 @@ def talk(session: ChatSession, num_turns: int) -> None:
 
 def _tell(session: ChatSession, number: int, rows: Sequence[tuple[float, Completion]]) -> None:
     """Print the medians of some turns."""
+    import mlx.core as mx
+
+    readings = session.engine.readings()
     figures = [figure for _seconds, figure in rows]
     first = statistics.median(figure.ttft_s or 0.0 for figure in figures)
     speed = statistics.median(figure.decode_tps or 0.0 for figure in figures)
     computed = statistics.median(figure.prompt_tokens - figure.cached_tokens for figure in figures)
     say(
         f"  {number - len(rows) + 1:>4}–{number:<4} {statistics.median(s for s, _ in rows):>9.2f} {1000 * first:>9.0f} "
-        f"{speed:>7.1f} {figures[-1].prompt_tokens:>8,} {computed:>10.0f} {resident_mb():>8.0f} "
-        f"{session.engine.readings().pages.held:>12,}"
+        f"{speed:>7.1f} {figures[-1].prompt_tokens:>8,} {computed:>10.0f} {mx.get_active_memory() / 1e6:>11.0f} "
+        f"{resident_mb():>8.0f} {readings.pages.held:>12,}"
     )
 
 
@@ -91,7 +96,7 @@ def resume(engine: Engine, store: SessionStore, snapshots: SnapshotStore | None)
 def main() -> None:
     """Run it."""
     num_turns = int(sys.argv[1]) if len(sys.argv) > 1 else _NUM_TURNS
-    settings = EngineSettings(pool_pages=640)
+    settings = EngineSettings(pool_pages=int(sys.argv[2]) if len(sys.argv) > 2 else _NUM_PAGES)
     with tempfile.TemporaryDirectory() as folder, SessionStore(Path(folder) / "chat.sqlite3") as store:
         snapshots = SnapshotStore(Path(folder) / "snapshots")
         began_s = time.perf_counter()
