@@ -111,6 +111,8 @@ class EngineScreen(Page):
         self.query_one("#waiting", TextLines).set_lines(waiting_lines(gauges, inks))
         per_cell = self.query_one(PageMap).layout_now.per_cell
         self.query_one("#map-pane").border_title = "pages" if per_cell == 1 else f"pages, {per_cell} a cell"
+        if gauges.readings is not None:
+            self.query_one("#map-pane").border_subtitle = f"each shared {gauges.readings.pages.sharing_ratio:.1f}×"
         self._say_state()
         if gauges.fresh or gauges.freed:
             if self._settling is not None:

@@ -123,8 +123,7 @@ def legend_lines(gauges: Gauges, inks: Inks) -> list[Line]:
             ("a", inks.owner(0)), (f" own {pages.private}  ", inks["text"]),
             ("2", inks["good"]), (f" shared {pages.shared}  ", inks["text"]),
             ("▒", inks["dim"]), (f" cached {pages.cached}  ", inks["text"]),
-            ("·", inks["dim"]), (f" free {pages.free} of {pages.total}  ", inks["text"]),
-            (f"{pages.sharing_ratio:.1f}× sharing", inks["best"]),
+            ("·", inks["dim"]), (f" free {pages.free}/{pages.total}", inks["text"]),
         ]
     ]  # fmt: skip
 

@@ -160,11 +160,12 @@ def _facts(node: Node, story: RunStory) -> Iterator[tuple[str, str]]:
     if span is not None:
         end = story.t_ns if span.done_ns is None else span.done_ns
         took = (end - span.started_ns) / 1e9
-        rate = f", {tokens.completion / took:.0f} tok/s" if took > 0 and tokens.completion else ""
-        length = "still written" if span.done_ns is None else f"took {seconds(took)}{rate}"
+        length = "still written" if span.done_ns is None else f"took {seconds(took)}"
         if span.done_ns == span.started_ns:
             length = "by hand"
         yield "time", f"at {span.started_ns / 1e9:.2f} s, {length}"
+        if span.done_ns is not None and took > 0 and tokens.completion:
+            yield "speed", f"{tokens.completion / took:.0f} tok/s"
     if node.finish:
         yield "finish", node.finish
     if node.children:
