@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pie_mlx.errors import InvalidParameter, UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pie_mlx.config import Settings
     from pie_mlx.engine import Engine
     from pie_mlx.search.run import Run
-    from pie_mlx.search.trace import Event
+    from pie_mlx.search.trace import Event, TraceWriter
     from pie_mlx.tui.bridge import Bridge
     from pie_mlx.tui.desk import Sources
 
@@ -99,6 +100,42 @@ def chat_opener(engine: Engine, settings: Settings) -> Callable[[], ChatSession]
     return open_chat
 
 
+@dataclass(slots=True)
+class Searches:
+    """Searches that are begun in the workbench: each is told to a trace of its own, as those of ``tot run`` are."""
+
+    engine: Engine
+    _begun: list[tuple[Run, TraceWriter]] = field(default_factory=list)
+
+    def begin(self, question: str, listen: Callable[[Event], None]) -> Run:
+        """Prepare a search with its defaults.
+
+        Raises:
+            PieError: the model cannot search, or the trace cannot be written.
+        """
+        from pie_mlx.cli.traces import new_trace_path
+        from pie_mlx.search.params import SearchParams
+        from pie_mlx.search.run import Run
+        from pie_mlx.search.tasks import make_task
+        from pie_mlx.search.trace import TraceWriter
+
+        params = SearchParams()
+        task = make_task("free", question, seed=params.seed)
+        run = Run(self.engine, task, params, listen=listen, deltas=True)
+        writer = TraceWriter.create(new_trace_path(task.name), run.header())
+        run.record(writer)
+        self._begun.append((run, writer))
+        return run
+
+    def close(self) -> None:
+        """End what still runs, and close the traces."""
+        for run, writer in self._begun:
+            if not run.is_over:
+                run.cancel()
+                run.outcome()
+            writer.close()
+
+
 def watch_run(
     engine: Engine, settings: Settings, make_run: Callable[[Callable[[Event], None]], Run], *, theme: str | None = None
 ) -> Run:
@@ -111,9 +148,10 @@ def watch_run(
     from pie_mlx.tui.bridge import Bridge
     from pie_mlx.tui.desk import Sources
 
-    with closing(Bridge()) as bridge:
+    with closing(Bridge()) as bridge, closing(Searches(engine)) as searches:
         run = make_run(bridge.offer)
-        sources = Sources(engine=engine, run=run, open_chat=chat_opener(engine, settings))
+        talk = chat_opener(engine, settings)
+        sources = Sources(engine=engine, run=run, open_chat=talk, open_search=searches.begin)
         show(sources, settings, theme=theme, bridge=bridge)
         if not run.is_over:
             run.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -21,12 +22,13 @@ from pie_mlx.search.trace_events import AlarmRaised
 from pie_mlx.tui.alarms import AlarmNote, note_of
 from pie_mlx.tui.bridge import Arrived, Bridge, describe
 from pie_mlx.tui.desk import Desk, Sources
+from pie_mlx.tui.handover import begin_search, prepare_search
 from pie_mlx.tui.inks import PALETTES, themes
 from pie_mlx.tui.screens.chat import ChatScreen
 from pie_mlx.tui.screens.dialogs import Confirm
 from pie_mlx.tui.screens.engine import EngineScreen
 from pie_mlx.tui.screens.help import HelpScreen
-from pie_mlx.tui.screens.page import Page
+from pie_mlx.tui.screens.page import Page, SearchAsked
 from pie_mlx.tui.screens.report import ReportScreen
 from pie_mlx.tui.screens.tree import TreeScreen
 from pie_mlx.tui.tailing import start_reading
@@ -136,6 +138,26 @@ class Workbench(App[None]):
             severity: SeverityLevel = "error" if note.level == "failure" else "warning"
             self.notify(note.words, title=f"▲ {note.kind}", severity=severity, markup=False, timeout=8)
 
+    # --- another search ---------------------------------------------------------------------
+
+    def on_search_asked(self, message: SearchAsked) -> None:
+        """Search a question, and go to the tree."""
+        # Its trace is a file, and counting its prompt's tokens takes a moment: the screen must not wait.
+        self.run_worker(self._search(message.question), exclusive=True, group="search")
+
+    async def _search(self, question: str) -> None:
+        """Prepare the search off the screen's thread, then show it."""
+        try:
+            run = await asyncio.to_thread(prepare_search, self.desk, question)
+        except PieError as error:
+            self.report(error)
+            return
+        begin_search(self.desk, run)
+        for page in self._pages():
+            if isinstance(page, TreeScreen):
+                page.begin_anew()
+        await self.action_go("tree")
+
     # --- keys -------------------------------------------------------------------------------
 
     async def action_go(self, mode: str) -> None:
@@ -181,8 +203,8 @@ class Workbench(App[None]):
         question = "Leave and cancel the run? What it wrote stays in its trace; tot resume goes on with it."
 
         def decide(answer: object) -> None:
-            if answer is True and self.desk.sources.run is not None:
-                self.desk.sources.run.cancel()
+            if answer is True and self.desk.run is not None:
+                self.desk.run.cancel()
                 self.exit()
 
         if not self._is_asking:

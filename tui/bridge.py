@@ -146,6 +146,13 @@ class Bridge:
             return None, None
         return self._engine.readings(), self._engine.page_map() if self.wants_pages else None
 
+    def forget_search(self) -> None:
+        """Drop the events of a search that are on their way: another one begins."""
+        with self._changed:
+            self._inbox.search.clear()
+            if self._ready is not None:
+                self._ready.search.clear()
+
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is on its way."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from pie_mlx.chat import ChatSession
 from pie_mlx.engine import Engine
 from pie_mlx.search.run import Run
+from pie_mlx.search.trace_events import Event
 from pie_mlx.tui.alarms import AlarmNote
 from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.gauges import Gauges
@@ -32,6 +33,8 @@ class Sources:
     """A server elsewhere that is looked at in place of ``engine``."""
     open_chat: Callable[[], ChatSession] | None = None
     """Opens the conversation when its screen is first shown."""
+    open_search: Callable[[str, Callable[[Event], None]], Run] | None = None
+    """Prepares a search for a question; the run tells the listener of its events once it is started."""
 
 
 @dataclass(slots=True)
@@ -44,9 +47,15 @@ class Desk:
     gauges: Gauges = field(default_factory=Gauges)
     alarms: list[AlarmNote] = field(default_factory=list)
     chat: ChatSession | None = None
+    run: Run | None = field(init=False)
+    """The search that is shown: the one it began with, or the latest that was begun here."""
     clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Begin with the source's run."""
+        self.run = self.sources.run
 
     @property
     def is_steerable(self) -> bool:
         """Whether there is a run that can be steered."""
-        return self.sources.run is not None and not self.sources.run.is_over
+        return self.run is not None and not self.run.is_over

@@ -1,4 +1,4 @@
-"""From a thought to a conversation: the chat begins where a node of the search stands."""
+"""From a thought to a conversation, which begins where a node of the search stands, and from a question to a search."""
 
 from __future__ import annotations
 
@@ -35,6 +35,37 @@ def hand_over(desk: Desk, run: Run, node: Node) -> ChatSession:
         raise
     talk.adopt(chat.branch, context)
     return chat
+
+
+def check_search(desk: Desk) -> None:
+    """Refuse to begin a search where that cannot be.
+
+    Raises:
+        UsageError: there is no model, or a search runs.
+    """
+    if desk.sources.open_search is None:
+        raise UsageError("there is no model to search with here", "pie-mlx tui")
+    if desk.is_steerable:
+        raise UsageError("a search runs already", "wait for its end, or end it with S on the Tree screen")
+
+
+def prepare_search(desk: Desk, question: str) -> Run:
+    """Return a search that is not started yet, and tells the bridge of its events.
+
+    Raises:
+        PieError: it cannot be begun.
+    """
+    check_search(desk)
+    assert desk.sources.open_search is not None, "it was just looked at"
+    return desk.sources.open_search(question, desk.bridge.offer)
+
+
+def begin_search(desk: Desk, run: Run) -> None:
+    """Let a prepared search take the place of the one that is shown, and start it."""
+    desk.bridge.forget_search()
+    desk.story.begin(run.header())
+    desk.run = run
+    run.start()
 
 
 def open_chat(desk: Desk) -> ChatSession:

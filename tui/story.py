@@ -93,6 +93,13 @@ class RunStory:
         self._best_at = -1
         self._best: list[Node] = []
 
+    def begin(self, header: Header) -> None:
+        """Forget the run, and wait for the first event of another."""
+        self.header, self.path = header, None
+        self.events = []
+        self.at_end = True
+        self._reset()
+
     @property
     def is_over(self) -> bool:
         """Whether the run's end is known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -42,7 +43,7 @@ def tui(
     """Open the workbench: chat, trees and the engine's pages on one screen."""
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.cli.options import open_engine
-    from pie_mlx.cli.workbench import chat_opener, check_terminal, show, theme_name
+    from pie_mlx.cli.workbench import Searches, chat_opener, check_terminal, show, theme_name
 
     settings = load_config(engine, sampling, output).settings
     check_terminal()
@@ -54,8 +55,8 @@ def tui(
         opened = open_engine(settings)
     from pie_mlx.tui.desk import Sources
 
-    with opened:
-        sources = Sources(engine=opened, open_chat=chat_opener(opened, settings))
+    with opened, closing(Searches(opened)) as searches:
+        sources = Sources(engine=opened, open_chat=chat_opener(opened, settings), open_search=searches.begin)
         show(sources, settings, theme=screen.theme, start="chat")
 
 

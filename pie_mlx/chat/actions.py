@@ -54,6 +54,24 @@ def model(session: ChatSession, argument: str) -> Result:
     return Said(f"{facts.model}: context {facts.context_tokens:,} tokens, {facts.num_layers} layers, on {facts.device}")
 
 
+def search(session: ChatSession, argument: str) -> Result:
+    """Say which command searches where there is no tree to watch; the workbench searches by itself."""
+    question = question_of(session, argument)
+    return Said(f"pie-mlx tot run {shlex.quote(question)} searches it (the workbench does so from its chat)")
+
+
+def question_of(session: ChatSession, argument: str) -> str:
+    """Return what is to be searched: what was typed, else the last message.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    last = next((turn.text for turn in reversed(session.path()) if turn.role == "user"), "")
+    if not (argument or last):
+        raise UsageError("there is no question yet", "/search QUESTION")
+    return argument or last
+
+
 def mouse(_session: ChatSession, _argument: str) -> Result:
     """Say who has the mouse where nothing takes it from the terminal; the workbench answers for itself."""
     return Said("the terminal has the mouse here: select and copy as everywhere (the workbench takes it)")

@@ -126,6 +126,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("stats", "", "show the last reply's figures", actions.stats),
     Command("pages", "", "show who holds the pages of the pool", actions.pages),
     Command("copy", "[code]", "copy the last reply, or its last code block", actions.copy, _what_to_copy),
+    Command("search", "[QUESTION]", "in the workbench: search a tree of thoughts for an answer", actions.search),
     Command("mouse", "[on|off]", "in the workbench: take the mouse, or leave it", actions.mouse, _on_off),
     Command("quit", "", "leave; the conversation is saved", actions.leave, None, ("exit", "bye", "q")),
 )

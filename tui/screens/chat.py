@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from pie_mlx.chat import ChatSession, Reply, commands
+from pie_mlx.chat.actions import question_of
 from pie_mlx.chat.drawing import draw_tree
 from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave, Moved, Result, Said, TreeDrawn
 from pie_mlx.chat.status import read_status
@@ -165,6 +166,9 @@ class ChatScreen(Page):
         parsed = commands.parse(text)
         if isinstance(parsed, commands.Call) and parsed.name == "mouse":
             await self._switch_mouse(parsed.argument)
+            return
+        if isinstance(parsed, commands.Call) and parsed.name == "search":
+            self.ask_search(question_of(chat, parsed.argument))
             return
         if isinstance(parsed, commands.Call):
             await self._show_result(commands.run(chat, parsed))

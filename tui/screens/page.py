@@ -5,15 +5,26 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.message import Message
 from textual.screen import ModalScreen, Screen
 
 from pie_mlx.tui.bridge import Batch
 from pie_mlx.tui.desk import Desk
+from pie_mlx.tui.handover import check_search
 from pie_mlx.tui.story import Change
 from pie_mlx.tui.widgets.frame.bars import LEAST_HEIGHT, LEAST_WIDTH, AlarmBanner, KeyBar, TitleBar, TooSmall
 
 WIDTHS: list[tuple[int, str]] = [(0, "-slim"), (LEAST_WIDTH, "-narrow"), (96, "-normal"), (140, "-wide")]
 HEIGHTS: list[tuple[int, str]] = [(0, "-flat"), (LEAST_HEIGHT, "-short"), (26, "-normal-height"), (40, "-tall")]
+
+
+class SearchAsked(Message):
+    """A question is to be searched; the workbench answers."""
+
+    def __init__(self, question: str) -> None:
+        """Hold the question."""
+        super().__init__()
+        self.question = question
 
 
 class Page(Screen[None]):
@@ -57,6 +68,15 @@ class Page(Screen[None]):
         """Put the latest alarm into the banner."""
         alarms = self.desk.alarms
         self.query_one(AlarmBanner).alarm = alarms[-1] if alarms else None
+
+    def ask_search(self, question: str) -> None:
+        """Let a question be searched on the tree screen.
+
+        Raises:
+            UsageError: there is no model, or a search runs.
+        """
+        check_search(self.desk)
+        self.post_message(SearchAsked(question))
 
     def entitle(self, subject: str, words: str, role: str) -> None:
         """Set the title: what is shown, and how it stands."""

@@ -80,7 +80,7 @@ class ReportScreen(Dialog):
 
     def _ask_to_lower(self) -> None:
         """Say which branch would be lost, and prune it after a yes."""
-        run, weakest = self.desk.sources.run, weakest_branch(self.desk)
+        run, weakest = self.desk.run, weakest_branch(self.desk)
         if run is None or weakest is None:
             self.notify("there is no branch to spare", markup=False)
             return

@@ -31,6 +31,11 @@ class Steering(Replaying, Page):
         self._undo: list[tuple[str, Callable[[Run], None]]] = []
         self._is_braked = False
 
+    def forget_steering(self) -> None:
+        """Take nothing of another run back."""
+        self._undo.clear()
+        self._is_braked = False
+
     @property
     def tree_view(self) -> TreeView:
         """The tree; the screen has it."""
@@ -40,7 +45,7 @@ class Steering(Replaying, Page):
         self, verb: Callable[[Run], None], done: str, undo: tuple[str, Callable[[Run], None]] | None = None
     ) -> None:
         """Do something to the run; say what was done, or why it was refused."""
-        run = self.desk.sources.run
+        run = self.desk.run
         if run is None:
             return
         try:
@@ -60,7 +65,7 @@ class Steering(Replaying, Page):
 
     def action_pause(self) -> None:
         """Pause the run or let it go on; in the past and after the end, play."""
-        run = self.desk.sources.run
+        run = self.desk.run
         if run is None or run.is_over or not self.desk.story.at_end:
             self.toggle_playing()
             return
@@ -128,7 +133,7 @@ class Steering(Replaying, Page):
 
     def _breadth(self) -> int:
         """Return the run's own breadth."""
-        run = self.desk.sources.run
+        run = self.desk.run
         return run.params.breadth if run is not None else 1
 
     def action_edit(self) -> None:
@@ -195,11 +200,26 @@ class Steering(Replaying, Page):
         what, verb = self._undo.pop()
         self._steer(verb, f"taken back: {what}")
 
+    # --- another run ------------------------------------------------------------------------------
+
+    def action_search(self) -> None:
+        """Ask for a question, and search it."""
+        _ = self.app.push_screen(AskText("new search", "What is to be answered?", "", one_line=True), self._search)
+
+    def _search(self, question: object) -> None:
+        """Search what was typed."""
+        if not isinstance(question, str) or not question.strip():
+            return
+        try:
+            self.ask_search(question.strip())
+        except PieError as error:
+            self.notify(describe(error), severity="error", markup=False, timeout=6)
+
     # --- out of the run ---------------------------------------------------------------------------
 
     def action_chat(self) -> None:
         """Go on with the node's thoughts in a chat."""
-        node, run = self.tree_view.node, self.desk.sources.run
+        node, run = self.tree_view.node, self.desk.run
         if node is None or not _has_thought(node):
             return
         if run is None:

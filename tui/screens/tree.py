@@ -59,6 +59,7 @@ class TreeScreen(Steering, Replaying, Searching):
         Binding("right_parenthesis", "jump(1)", "to the end, and on", show=False),
         Binding("left_curly_bracket", "speed(-1)", "slower", show=False),
         Binding("right_curly_bracket", "speed(1)", "faster", show=False),
+        Binding("s", "search", "new search"),
         Binding("E", "export", "export"),
         Binding("P", "pages", "pages"),
         Binding("y", "copy", "copy the thought", show=False),
@@ -96,7 +97,7 @@ class TreeScreen(Steering, Replaying, Searching):
         titles = {"#middle": "", "#detail": "detail", "#depths": "levels", "#pool": "pool", "#log": "log"}
         for pane, title in titles.items():
             self.query_one(pane).border_title = title
-        self.tree_view.follows = self.desk.sources.run is not None or self.desk.sources.live
+        self.tree_view.follows = self.desk.run is not None or self.desk.sources.live
         self.tree_view.focus()
 
     @property
@@ -117,6 +118,14 @@ class TreeScreen(Steering, Replaying, Searching):
             self.show_change(change)
         elif batch.readings is not None:
             self.show_state()
+
+    def begin_anew(self) -> None:
+        """Show another run from its first event on."""
+        self.stop_playing()
+        self.forget_steering()
+        self.action_clear()
+        self.tree_view.follows = True
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Show the story as it is."""
@@ -172,7 +181,8 @@ class TreeScreen(Steering, Replaying, Searching):
         if story.tree.paused or self._is_braked:
             return f"‖ paused {time}", "warn"
         if not story.events:
-            return "waiting for the first event", "dim"
+            is_free = self.desk.run is None and self.desk.sources.open_search is not None
+            return ("s begins a search" if is_free else "waiting for the first event"), "dim"
         return f"● running {time}", "good"
 
     def on_tree_view_moved(self, message: TreeView.Moved) -> None:
@@ -227,6 +237,8 @@ class TreeScreen(Steering, Replaying, Searching):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer steering only where there is a run to steer."""
         if action in STEERING and not self.desk.is_steerable:
+            return None
+        if action == "search" and (self.desk.is_steerable or self.desk.sources.open_search is None):
             return None
         if action == "pause" and not self.desk.story.events:
             return None

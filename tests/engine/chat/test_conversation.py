@@ -90,6 +90,18 @@ def test_retry_prefills_one_token_and_keeps_the_old_reply(session: ChatSession, 
     assert any("temperature 0" in notice for notice in notices)
 
 
+def test_undo_and_retry_prefill_nothing_but_the_changed_tail(session: ChatSession, say: Say) -> None:
+    """After /undo, /retry answers the turn before again: its whole prompt is there, and one token is computed."""
+    say(session, "one")
+    say(session, "two")
+    prompt_tokens = session.last.prompt_tokens if session.last else 0
+    say(session, "three")
+    session.undo()
+    list(session.retry())
+    assert session.path()[-2].text == "two"
+    assert _last(session) == (prompt_tokens - 1, 1)
+
+
 def test_edit_keeps_the_old_message_on_a_branch(session: ChatSession, say: Say) -> None:
     """An edited message answers the same turn as the old one, which is kept."""
     say(session, "one")
