@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
+import typer.core
 
 from pie_mlx.cli.options import expand_groups
 from pie_mlx.cli.render import ColorWish, StdoutClosedError, abandon_stdout, wants_color
@@ -25,10 +26,41 @@ PROGRAM = "pie-mlx"
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
 
-TALK, THINK, MEASURE, MODELS, SERVE, CONFIG = "Talk", "Think", "Measure", "Models", "Serve", "Config"
+PANELS = TALK, THINK, MODELS, MEASURE, SERVE, CONFIG = "Talk", "Think", "Models", "Measure", "Serve", "Config"
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose ``--help`` is shown as the switch that it is."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help`` without a type."""
+        return _as_switch(super().get_help_option(ctx))
+
+
+class _Commands(typer.core.TyperGroup):
+    """Commands in the order of their headings; a group's own place would be behind every plain command."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help`` without a type."""
+        return _as_switch(super().get_help_option(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, those of one heading beside each other."""
+        places = {
+            name: PANELS.index(getattr(one, "rich_help_panel", None) or TALK) for name, one in self.commands.items()
+        }
+        return sorted(self.commands, key=places.__getitem__)
+
+
+def _as_switch(option: Any) -> Any:
+    """Return an option that takes no value, with no value's name in help."""
+    if option is not None:
+        option.metavar = ""
+    return option
 
 
 app = typer.Typer(
+    cls=_Commands,
     name=PROGRAM,
     add_completion=False,
     no_args_is_help=True,
@@ -53,7 +85,8 @@ def _show_version(wanted: bool) -> None:
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", "-V", help="Show the version.", is_eager=True, callback=_show_version)
+        bool,
+        typer.Option("--version", "-V", metavar="", help="Show the version.", is_eager=True, callback=_show_version),
     ] = False,
 ) -> None:
     """Run language models on your own machine, and branch them for free."""
@@ -63,7 +96,7 @@ def _register(to: typer.Typer, name: str, where: str, *, panel: str | None = Non
     """Give ``to`` the command that ``module:function`` names; its module imports no engine at its top."""
     module, function = where.split(":")
     command = getattr(import_module(f"pie_mlx.cli.commands.{module}"), function)
-    to.command(name, rich_help_panel=panel)(_logged(f"{to.info.name} {name}", expand_groups(command)))
+    to.command(name, cls=_Command, rich_help_panel=panel)(_logged(f"{to.info.name} {name}", expand_groups(command)))
 
 
 def _logged(name: str, command: Callable[..., object]) -> Callable[..., object]:
@@ -82,7 +115,7 @@ def _logged(name: str, command: Callable[..., object]) -> Callable[..., object]:
 
 def _add_group(name: str, about: str, *, panel: str) -> typer.Typer:
     """Add an empty group of commands."""
-    group = typer.Typer(name=f"{PROGRAM} {name}", no_args_is_help=True, help=about)
+    group = typer.Typer(name=f"{PROGRAM} {name}", cls=_Commands, no_args_is_help=True, help=about)
     app.add_typer(group, name=name, rich_help_panel=panel)
     return group
 

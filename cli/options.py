@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import Enum, StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
+from typer.models import OptionInfo
 
 from pie_mlx.cli.render import ColorWish
 
@@ -123,6 +125,8 @@ def expand_groups(command: Callable[..., object]) -> Callable[..., object]:
         return command(**values, **filled)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*plain, *options)]
+    for parameter in keyword_only:
+        _name_its_value(parameter.annotation)
     run.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in keyword_only}
     return run
@@ -141,6 +145,35 @@ def _options_of(group: type[Group]) -> list[inspect.Parameter]:
             )
         )
     return found
+
+
+_VALUES: tuple[tuple[type, str | None], ...] = (
+    (bool, ""),
+    (int, "N"),
+    (float, "X"),
+    (Path, "FILE"),
+    (Enum, None),  # Typer lists the choices
+    (str, "TEXT"),
+)
+
+
+def _name_its_value(annotation: object) -> None:
+    """Let help say N, X, FILE or TEXT for an option's value, and nothing for a switch."""
+    hint, *told = typing.get_args(annotation) or (None,)
+    option = next((one for one in told if isinstance(one, OptionInfo)), None)
+    if option is not None and option.metavar is None:
+        kinds = list(_leaves(hint))
+        option.metavar = next((word for base, word in _VALUES if any(issubclass(kind, base) for kind in kinds)), None)
+
+
+def _leaves(hint: object) -> Iterator[type]:
+    """Yield the plain types of a hint such as ``list[str] | None``."""
+    inner = typing.get_args(hint)
+    if inner:
+        for one in inner:
+            yield from _leaves(one)
+    elif isinstance(hint, type):
+        yield hint
 
 
 def load_config(*groups: Group) -> config.Config:

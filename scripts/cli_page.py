@@ -69,7 +69,8 @@ def page() -> str:
 def _panels(root: Any) -> dict[str, list[tuple[str, Any]]]:
     """Return the commands by the heading that help shows them under."""
     found: dict[str, list[tuple[str, Any]]] = {}
-    for name, command in root.commands.items():
+    for name in root.list_commands(None):
+        command = root.commands[name]
         found.setdefault(command.rich_help_panel or "Other", []).append((name, command))
     return found
 

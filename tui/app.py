@@ -17,9 +17,7 @@ from textual.screen import Screen
 
 from pie_mlx.chat.clipboard import osc52
 from pie_mlx.errors import PieError
-from pie_mlx.events import Alarm
-from pie_mlx.search.trace_events import AlarmRaised
-from pie_mlx.tui.alarms import AlarmNote, note_of
+from pie_mlx.tui.alarms import AlarmNote, is_alarming, note_of
 from pie_mlx.tui.bridge import Arrived, Bridge, describe
 from pie_mlx.tui.desk import Desk, Sources
 from pie_mlx.tui.handover import begin_search, prepare_search
@@ -108,7 +106,7 @@ class Workbench(App[None]):
         change = desk.story.feed(batch.search)
         desk.alarms = [note for note in desk.alarms if note.kind not in batch.cleared]
         for event in (*batch.engine, *batch.search):
-            if isinstance(event, Alarm | AlarmRaised):
+            if is_alarming(event):
                 self._alarm(note_of(event))
         for words in batch.faults:
             self.notify(words, title="cannot go on", severity="error", markup=False, timeout=30)
@@ -200,7 +198,7 @@ class Workbench(App[None]):
         if not self.desk.is_steerable:
             self.exit()
             return
-        question = "Leave and cancel the run? What it wrote stays in its trace; tot resume goes on with it."
+        question = "Leave and cancel the run? What it wrote stays in its trace: tot view shows it."
 
         def decide(answer: object) -> None:
             if answer is True and self.desk.run is not None:

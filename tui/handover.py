@@ -64,6 +64,7 @@ def begin_search(desk: Desk, run: Run) -> None:
     """Let a prepared search take the place of the one that is shown, and start it."""
     desk.bridge.forget_search()
     desk.story.begin(run.header())
+    desk.alarms = [note for note in desk.alarms if not note.is_end]
     desk.run = run
     run.start()
 

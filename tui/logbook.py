@@ -29,7 +29,7 @@ from pie_mlx.search.trace_events import (
 )
 from pie_mlx.search.tree import NodeId
 from pie_mlx.tui.looks import value_text
-from pie_mlx.tui.text import one_line
+from pie_mlx.tui.text import one_line, quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ def _scored(event: Scored) -> tuple[str, str, str]:
 
 
 def _pruned(event: Pruned) -> tuple[str, str, str]:
-    return "×", "dim", f"pruned {event.reason}, {event.freed_pages} pages came back"
+    return "×", "dim", f"pruned {event.reason}, {quantity(event.freed_pages, 'page')} came back"
 
 
 def _deduplicated(event: Deduplicated) -> tuple[str, str, str]:
-    return "≡", "dim", f"the same state as {event.duplicate_of}, {event.freed_pages} pages came back"
+    return "≡", "dim", f"the same state as {event.duplicate_of}, {quantity(event.freed_pages, 'page')} came back"
 
 
 def _selected(event: Selected) -> tuple[str, str, str]:

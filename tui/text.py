@@ -82,6 +82,11 @@ def count(number: int) -> str:
     return str(number)
 
 
+def quantity(number: int, thing: str) -> str:
+    """Return a number of things in words: ``1 page``, ``12 pages``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def seconds(value: float) -> str:
     """Return a duration with the digits that matter."""
     if value < 1e-3:

@@ -12,7 +12,7 @@ All calls but :meth:`Backend.close` come from the one engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,6 +147,10 @@ class BackendFacts:
     """
 
 
+Foresee = Callable[[], list[Segment]]
+"""Returns the segments of the step that will probably follow, their tokens unknown (0); none where nobody can tell."""
+
+
 class Backend(Protocol):
     """A loaded model on a device, with one arena of K/V slots."""
 
@@ -159,8 +163,10 @@ class Backend(Protocol):
         """Make the arena: ``(num_pages + 1) * page_size`` slots, page 0 is the trash page."""
         ...
 
-    def step(self, segments: Sequence[Segment]) -> list[Outcome]:
+    def step(self, segments: Sequence[Segment], foresee: Foresee | None = None) -> list[Outcome]:
         """Run one forward pass; return one outcome a segment, in order.
+
+        ``foresee`` may be asked once, while the device works, for what the backend may prepare. It is a guess.
 
         Raises:
             DeviceFailed: the device failed; no segment has a result.

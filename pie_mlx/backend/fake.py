@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pie_mlx.backend.base import (
     BackendFacts,
+    Foresee,
     IntArray,
     LabelProbs,
     Logprobs,
@@ -103,6 +104,11 @@ class FakeBackend:
         self.num_steps = 0
         self.num_rows = 0
         self.widest = 0
+        self.num_guesses = 0
+        """Steps in which the next one was foreseen, rightly or not."""
+        self.num_foreseen = 0
+        """Steps that had been foreseen, all but their tokens and draws."""
+        self._foreseen: list[tuple[object, ...]] = []
         self.contexts_seen: set[ContextId] = set()
         self._tokens: IntArray = np.zeros(0, dtype=np.int32)
         self._positions: IntArray = np.zeros(0, dtype=np.int32)
@@ -117,8 +123,8 @@ class FakeBackend:
         self._tokens = np.full((num_pages + 1) * page_size, -1, dtype=np.int32)
         self._positions = np.full_like(self._tokens, -1)
 
-    def step(self, segments: Sequence[Segment]) -> list[Outcome]:
-        """Write, read back, and answer; faults happen as asked."""
+    def step(self, segments: Sequence[Segment], foresee: Foresee | None = None) -> list[Outcome]:
+        """Write, read back, and answer; faults happen as asked, and what is foreseen is kept beside what came."""
         step, self.num_steps = self.num_steps, self.num_steps + 1
         faults = self.faults
         if step in faults.before_step:
@@ -131,6 +137,7 @@ class FakeBackend:
         self.widest = max(self.widest, len(segments))
         for segment in segments:
             self._write(segment)
+        self._compare(segments, [] if foresee is None else foresee())
         outcomes: list[Outcome] = [self._answer(segment) for segment in segments]
         if self._facts.has_state:
             outcomes = [self._carry(segment, outcome) for segment, outcome in zip(segments, outcomes, strict=True)]
@@ -139,6 +146,12 @@ class FakeBackend:
         if step in faults.lose_row:
             outcomes.pop()
         return outcomes
+
+    def _compare(self, segments: Sequence[Segment], foreseen: list[Segment]) -> None:
+        """Count this step if the one before foresaw it, and keep what is foreseen of the next."""
+        self.num_foreseen += _shape(segments) == self._foreseen
+        self._foreseen = _shape(foreseen)
+        self.num_guesses += bool(foreseen)
 
     def _write(self, segment: Segment) -> None:
         """Store the segment's tokens and positions at its slots."""
@@ -223,3 +236,8 @@ class FakeBackend:
     def close(self) -> None:
         """Forget the arena."""
         self._tokens = self._positions = np.zeros(0, dtype=np.int32)
+
+
+def _shape(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+    """Return what of a step can be foreseen."""
+    return [(s.context, s.position, s.state is None, s.context_slots.tobytes(), s.write_slots.tobytes()) for s in segments]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pie_mlx.backend.base import Backend, BackendFacts, IntArray, Outcome, Segment
+from pie_mlx.backend.base import Backend, BackendFacts, Foresee, IntArray, Outcome, Segment
 
 if TYPE_CHECKING:
     from pie_mlx.backend.mlx.backend import MlxBackend
@@ -34,9 +34,9 @@ class EndlessBackend(Backend):
         """Make the arena."""
         self.inner.allocate(num_pages, page_size)
 
-    def step(self, segments: Sequence[Segment]) -> list[Outcome]:
+    def step(self, segments: Sequence[Segment], foresee: Foresee | None = None) -> list[Outcome]:
         """Run one forward pass."""
-        return self.inner.step(segments)
+        return self.inner.step(segments, foresee)
 
     def read_slots(self, slots: IntArray) -> dict[str, npt.NDArray[np.generic]]:
         """Copy K/V out."""

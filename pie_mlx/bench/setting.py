@@ -141,7 +141,9 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
         return EndlessBackend(MlxBackend.load(folder, BackendOptions(adapter=options.adapter)))
 
     # A baseline runs as one errand, which the watchdog would take for a device that hangs.
-    cold = settings.model_copy(update={"prefix_cache": False, "step_timeout_s": LONGEST_TRIAL_S})
+    cold = settings.model_copy(
+        update={"prefix_cache": False, "step_timeout_s": LONGEST_TRIAL_S, "errand_timeout_s": LONGEST_TRIAL_S}
+    )
     with Engine.start(make_backend, cold, encoder) as engine:
         backend = engine.backend
         assert isinstance(backend, EndlessBackend), "the engine runs the backend it was given"

@@ -43,7 +43,7 @@ class Driver:
         if work is None:
             return False
         try:
-            outcomes = self.backend.step(work.segments)
+            outcomes = self.backend.step(work.segments, lambda: self.stepper.foresee(work))
         except PieError as error:
             self.stepper.fail_step(work, error)
         else:

@@ -46,6 +46,7 @@ from pie_mlx.engine.scheduler import (
 from pie_mlx.engine.world import CoreWorld
 from pie_mlx.errors import DeviceFailed, PieError, UsageError
 from pie_mlx.events import RequestAdmitted
+from pie_mlx.ids import PageId
 from pie_mlx.sampling import uniform
 
 
@@ -203,6 +204,41 @@ class Stepper:
         # Row i answers for token i + 1; only the last num_targets tokens are targets, each once.
         targets = job.sequence.tokens[max(first, job.first_wanted) + 1 : first + num_tokens + 1]
         return WantLogprobs(np.asarray(targets, dtype=np.int32)) if targets else WantNothing()
+
+    def foresee(self, work: StepWork) -> list[Segment]:
+        """Guess the step that follows ``work``: the same requests, each one token on. Nothing is reserved.
+
+        Nobody guesses while prompts are computed, and where a step changes what its contexts show: in models with a
+        window or a recurrent state.
+        """
+        core, spoken_for = self._core, set[PageId]()
+        segments: list[Segment] = []
+        for job, segment in zip(work.jobs, work.segments, strict=True):
+            table = job.sequence.table
+            if core.window is not None or segment.state is not None or not isinstance(segment.want, WantToken):
+                return []
+            if job.phase.is_over or not table.is_reserved or self._is_last(job):
+                continue
+            slot = table.next_slot(spoken_for)
+            if slot is None:
+                return []
+            segments.append(
+                Segment(
+                    context=segment.context,
+                    tokens=np.zeros(1, dtype=np.int32),
+                    position=segment.position + len(segment.tokens),
+                    context_slots=np.concatenate([segment.context_slots, segment.write_slots]),
+                    write_slots=np.array([slot], dtype=np.int32),
+                    want=segment.want,
+                )
+            )
+        return segments
+
+    def _is_last(self, job: Job) -> bool:
+        """Whether the token that a generating request waits for will be its last, whatever it is."""
+        goal = job.goal
+        assert isinstance(goal, GenerateGoal), "only a generating request samples"
+        return len(job.tokens) + 1 >= goal.max_tokens or len(job.sequence.tokens) + 1 >= self._core.context_tokens
 
     # --- after the device ------------------------------------------------------------------
 

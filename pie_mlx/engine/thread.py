@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from pie_mlx.backend.base import Backend, BackendFacts, Outcome
+from pie_mlx.backend.base import Backend, BackendFacts, Outcome, Segment
 from pie_mlx.engine.asking import Limits
 from pie_mlx.engine.books import Books
 from pie_mlx.engine.core import Core
@@ -163,6 +163,11 @@ class EngineThread:
         with self._books.locked():
             self._books.end_call()
 
+    def _foresee(self, work: StepWork) -> list[Segment]:
+        """Guess the step after one that is on the device."""
+        with self._books.locked():
+            return [] if self._books.errands else self._books.stepper.foresee(work)
+
     def _run_step(self, work: StepWork) -> None:
         """Run one step on the device and commit what came back."""
         started = time.perf_counter()
@@ -170,7 +175,7 @@ class EngineThread:
         outcomes: list[Outcome] = []
         stepper = self._books.stepper
         try:
-            outcomes = self.backend.step(work.segments)
+            outcomes = self.backend.step(work.segments, lambda: self._foresee(work))
         except PieError as error:
             failure = error
         except Exception as error:  # noqa: BLE001  (the device's edge: any fault there is a typed error of these requests)

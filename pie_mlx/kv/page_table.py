@@ -165,6 +165,18 @@ class PageTable:
         self._reservation = Reservation(runs, fresh, slots)
         return slots
 
+    def next_slot(self, spoken_for: set[PageId]) -> int | None:
+        """Guess the slot behind those in flight; a fresh page joins ``spoken_for``. None: no page is free."""
+        assert self._reservation is not None, "a step is in flight"
+        page, first, count = self._reservation.runs[-1]
+        if first + count < self._pool.page_size:
+            return page * self._pool.page_size + first + count
+        fresh = self._pool.next_free(page, spoken_for)
+        if fresh is None:
+            return None
+        spoken_for.add(fresh)
+        return fresh * self._pool.page_size
+
     def commit(self, num_tokens: int) -> None:
         """Show the first ``num_tokens`` reserved slots; give the others back."""
         reservation = self._reservation

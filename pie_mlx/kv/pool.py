@@ -125,6 +125,16 @@ class PagePool:
         self._num_free -= count
         return taken
 
+    def next_free(self, near: PageId, spoken_for: set[PageId]) -> PageId | None:
+        """Return the page that :meth:`allocate` would take next if ``spoken_for`` were taken; None if there is none."""
+        for at in (int(near), 1):
+            page = self._free_map.find(1, at)
+            while page in spoken_for:
+                page = self._free_map.find(1, page + 1)
+            if page >= 0:
+                return PageId(page)
+        return None
+
     def acquire(self, pages: Sequence[PageId]) -> None:
         """Add one view to each of ``pages`` (all different, all held)."""
         if pages:

@@ -23,7 +23,7 @@ from pie_mlx.tui.inks import Inks
 from pie_mlx.tui.looks import value_text
 from pie_mlx.tui.screens.dialogs import Confirm
 from pie_mlx.tui.screens.page import Dialog
-from pie_mlx.tui.text import count, one_line
+from pie_mlx.tui.text import count, one_line, quantity
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 IDLE_S = 5.0
@@ -111,8 +111,11 @@ class ReportScreen(Dialog):
         private = sum(context.num_private for context in idle)
         names = ", ".join(context.name or f"context {context.id}" for context in idle[:6])
         more = f" and {len(idle) - 6} more" if len(idle) > 6 else ""
+        pinned = sum(context.pinned for context in idle)
+        whose = f" {pinned} of them pinned: their owner meant to keep them." if pinned else ""
         question = (
-            f"Close {len(idle)} contexts ({names}{more})?\nAt least {private} pages come back. "
+            f"Close {quantity(len(idle), 'context')} ({names}{more})?{whose}\n"
+            f"At least {quantity(private, 'page')} come back. "
             "Whoever still meant to use one gets the error 'context closed'. This cannot be taken back."
         )
 
@@ -124,9 +127,9 @@ class ReportScreen(Dialog):
 
 
 def idle_contexts(engine: Engine) -> list[ContextReading]:
-    """Return the contexts without a request that nobody touched for :data:`IDLE_S` and nobody pinned."""
-    readings = engine.readings()
-    return [c for c in readings.contexts if c.request is None and not c.pinned and c.idle_s >= IDLE_S]
+    """Return the contexts with pages that nobody touched for :data:`IDLE_S`: pinned ones too, which starve others."""
+    contexts = engine.readings().contexts
+    return [c for c in contexts if c.request is None and c.num_pages and c.idle_s >= IDLE_S]
 
 
 def close_idle(engine: Engine) -> int:

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
+from pie_mlx.search.trace_events import FinishReason
 from pie_mlx.tui.bridge import Batch
 from pie_mlx.tui.desk import Desk
 from pie_mlx.tui.looks import LOOKS
@@ -17,7 +18,7 @@ from pie_mlx.tui.screens.replaying import Replaying
 from pie_mlx.tui.screens.searching import Searching
 from pie_mlx.tui.screens.steering import STEERING, Steering
 from pie_mlx.tui.story import Change
-from pie_mlx.tui.text import clock
+from pie_mlx.tui.text import clock, quantity
 from pie_mlx.tui.widgets.frame.line_view import TextLines
 from pie_mlx.tui.widgets.frame.table import Table
 from pie_mlx.tui.widgets.tree.detail import Detail
@@ -27,6 +28,12 @@ from pie_mlx.tui.widgets.tree.tree_view import TreeHead, TreeView
 from pie_mlx.tui.widgets.tree.views import LEVEL_COLUMNS, Flame, best_path_lines, level_rows
 
 VIEWS = ("tree", "best", "levels", "flame")
+_ALARMING = (FinishReason.STARVED, FinishReason.FAILED)
+_END_ROLES: dict[str, str] = {
+    reason: "good" if reason is FinishReason.ANSWER else "bad" if reason in _ALARMING else "warn"
+    for reason in FinishReason
+}
+"""The colour of how an unchecked run ended."""
 
 
 class TreeScreen(Steering, Replaying, Searching):
@@ -163,7 +170,7 @@ class TreeScreen(Steering, Replaying, Searching):
         order = [status for status in LOOKS if counts.get(status)]
         legend = "  ".join(f"{LOOKS[status].glyph} {counts[status]} {status.value}" for status in order)
         self.query_one("#views").border_subtitle = legend
-        self.query_one(TreeHead).caption = f"{len(story.tree)} thoughts"
+        self.query_one(TreeHead).caption = quantity(len(story.tree), "thought")
 
     def _state(self) -> tuple[str, str]:
         """Return how the run stands, in words, and their role."""
@@ -176,8 +183,8 @@ class TreeScreen(Steering, Replaying, Searching):
             return f"⟲ {sign} {story.position}/{len(story.events)}  {time}  {self.speed:g}×", "warn"
         if story.tree.outcome is not None:
             outcome = story.tree.outcome
-            sign = {True: "✓ ", False: "✗ ", None: "■ "}[outcome.solved]
-            return f"{sign}{outcome.reason} {time}", "good" if outcome.solved is not False else "bad"
+            sign, role = {True: ("✓ ", "good"), False: ("✗ ", "bad"), None: ("■ ", "")}[outcome.solved]
+            return f"{sign}{outcome.reason} {time}", _END_ROLES[outcome.reason] if outcome.solved is None else role
         if story.tree.paused or self._is_braked:
             return f"‖ paused {time}", "warn"
         if not story.events:
@@ -232,7 +239,7 @@ class TreeScreen(Steering, Replaying, Searching):
         node = self.tree_view.node
         if node is not None:
             self.app.copy_to_clipboard(node.text)
-            self.notify("copied, where the terminal allows it (Terminal.app does not)", markup=False, timeout=3)
+            self.notify(f"copied {quantity(len(node.text), 'character')}", markup=False, timeout=2)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer steering only where there is a run to steer."""

@@ -2,7 +2,7 @@
 
 An array has the shape ``[kv_heads, num_slots, head_dim]``: head-major, so that a view over a range of slots is
 a plain strided matrix for each head. MLX writes in place only when nothing else holds the array, so nothing
-here outlives a step: a draft replaces its array in :meth:`Arena.commit`, before the step is evaluated.
+here outlives a step: a draft replaces its array in :meth:`Arena.adopt`, before the step is evaluated.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Writes:
         return draft
 
 
+Drafts = dict[int, tuple[mx.array, mx.array]]
+"""K and V of each layer as a pass that is not evaluated yet will leave them."""
+
+
 class Arena:
     """K and V of every slot and layer; a layer that writes nothing of its own has no arrays."""
 
@@ -71,7 +75,7 @@ class Arena:
             if shape is not None:
                 self._keys[layer] = mx.zeros((shape.key_heads, num_slots, shape.key_dim), shape.key_dtype)
                 self._values[layer] = mx.zeros((shape.value_heads, num_slots, shape.value_dim), shape.value_dtype)
-        self._drafts: dict[int, tuple[mx.array, mx.array]] = {}
+        self._drafts: Drafts = {}
         mx.eval(self.arrays())
 
     @property
@@ -92,11 +96,20 @@ class Arena:
         draft = self._drafts.get(layer)
         return (self._keys[layer], self._values[layer]) if draft is None else draft
 
-    def commit(self) -> None:
-        """Let the drafts replace their arrays: from here on nothing else holds those."""
-        for layer, (keys, values) in self._drafts.items():
+    def take_drafts(self) -> Drafts:
+        """Return the drafts; reads see the arrays again."""
+        drafts, self._drafts = self._drafts, {}
+        return drafts
+
+    def adopt(self, drafts: Drafts) -> None:
+        """Let drafts replace their arrays and empty them: from here on nothing else holds either."""
+        while drafts:
+            layer, (keys, values) = drafts.popitem()
             self._keys[layer], self._values[layer] = keys, values
-        self._drafts.clear()
+
+    def commit(self) -> None:
+        """Adopt the arena's own drafts."""
+        self.adopt(self._drafts)
 
     def discard(self) -> None:
         """Forget the drafts of a step that failed before it was evaluated."""

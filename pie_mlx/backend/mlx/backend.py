@@ -16,18 +16,17 @@ import numpy.typing as npt
 from mlx import nn
 
 from pie_mlx import config
-from pie_mlx.backend.base import BackendFacts, IntArray, Outcome, RowFailed, Segment
+from pie_mlx.backend.base import BackendFacts, Foresee, IntArray, Outcome, Segment
 from pie_mlx.backend.mlx.arena import Arena
 from pie_mlx.backend.mlx.cache import Form
 from pie_mlx.backend.mlx.calls import Kind
 from pie_mlx.backend.mlx.device import cost_model, device_name, limit_cache
-from pie_mlx.backend.mlx.forward import Forward, PassResult
+from pie_mlx.backend.mlx.forward import Forward
 from pie_mlx.backend.mlx.layout import read_layout
 from pie_mlx.backend.mlx.parity import choose_form
-from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan, plan_step
+from pie_mlx.backend.mlx.passes import Pass, ids_can_be_written
+from pie_mlx.backend.mlx.planner import Grouping, PlanSettings, StepPlan
 from pie_mlx.backend.mlx.probe import probe_shape
-from pie_mlx.backend.mlx.readout import Readout
-from pie_mlx.backend.mlx.state import RowState
 from pie_mlx.backend.mlx.verdicts import Verdict, Verdicts
 from pie_mlx.errors import DeviceFailed
 
@@ -51,6 +50,8 @@ class BackendOptions:
     """Force how rows attend together; None lets the planner choose."""
     kind: Kind | None = None
     """Force views or gathers; None lets the planner choose."""
+    builds_ahead: bool | None = None
+    """Build the next pass while one runs; None: on a GPU where a built graph's input can be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,13 @@ class MlxBackend:
         self.notices = tuple(notice for notice in (verdict.notice, untold) if notice is not None)
         self._arena: Arena | None = None
         self._num_steps = 0
+        # On the CPU the graph would be built by the very cores that compute: there it gained nothing.
+        wanted = device != "cpu" and ids_can_be_written() if options.builds_ahead is None else options.builds_ahead
+        self._builds_ahead = wanted and layout.num_states == 0
+        self._ahead: Pass | None = None
+        """Built for the step that was foreseen; it holds the arena's arrays, so nothing may write to them beside it."""
+        self.num_ahead = 0
+        """Steps that were built before their tokens were known."""
         self.last_plan: StepPlan | None = None
         """What the last pass did; for the bench."""
         self._facts = BackendFacts(
@@ -181,42 +189,65 @@ class MlxBackend:
         Raises:
             DeviceFailed: there is not enough memory.
         """
-        self._arena = None
+        self._arena = self._ahead = None
         try:
             self._arena = Arena(self._shapes, (num_pages + 1) * page_size)
         except _DEVICE_FAULTS as error:
             raise DeviceFailed(f"the arena of {num_pages} pages could not be allocated: {error}") from error
 
-    def step(self, segments: Sequence[Segment]) -> list[Outcome]:
-        """Run one forward pass; return one outcome a segment, in order.
+    def step(self, segments: Sequence[Segment], foresee: Foresee | None = None) -> list[Outcome]:
+        """Run one step; return one outcome a segment, in order.
 
         Raises:
             DeviceFailed: the device failed; no segment has a result.
         """
         step, self._num_steps = self._num_steps, self._num_steps + 1
         try:
+            batches = self._forward.batches(segments)
+            if len(batches) == 1:
+                return self._pass(segments, foresee if self._builds_ahead else None)
             outcomes: list[Outcome | None] = [None] * len(segments)
-            for places in self._forward.batches(segments):
+            for places in batches:
                 for place, outcome in zip(places, self._pass([segments[i] for i in places]), strict=True):
                     outcomes[place] = outcome
             return [outcome for outcome in outcomes if outcome is not None]
         except _DEVICE_FAULTS as error:
+            self._ahead = None
             raise DeviceFailed(f"{type(error).__name__}: {error}", step) from error
 
-    def _pass(self, segments: Sequence[Segment]) -> list[Outcome]:
-        """Plan, run and read one pass."""
+    def _pass(self, segments: Sequence[Segment], foresee: Foresee | None = None) -> list[Outcome]:
+        """Run one pass, as it was foreseen or anew, and build the next while the device works."""
         arena = self.arena
-        plan = plan_step(segments, self._settings)
-        self.last_plan = plan
-        readout = Readout(plan)
-        result = self._forward.run(plan, arena, readout.rows)
-        outcomes = readout.finish(result.logits, result.health, [*arena.arrays(), *result.state_arrays()])
-        outcomes = _with_states(outcomes, plan, result)
-        del result
-        return outcomes if not readout.unhealthy else self._isolate(segments, outcomes)
+        running = self._take_ahead(segments)
+        if running is None:
+            running = Pass(segments, self._settings, self._forward, arena)
+        self.last_plan = running.plan
+        running.launch(arena)
+        expected = [] if foresee is None else foresee()
+        if expected and len(self._forward.batches(expected)) == 1:
+            self._ahead = self._build_ahead(expected)
+        outcomes = running.finish(arena)
+        return outcomes if not running.is_unhealthy else self._isolate(segments, outcomes)
+
+    def _take_ahead(self, segments: Sequence[Segment]) -> Pass | None:
+        """Return the pass that was built ahead if it is for these segments; else it is dropped."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not ahead.fits(segments):
+            return None
+        ahead.fill(segments)
+        self.num_ahead += 1
+        return ahead
+
+    def _build_ahead(self, segments: Sequence[Segment]) -> Pass | None:
+        """Build a pass that may come next; one that cannot be built fails when it is asked for, with its step."""
+        try:
+            return Pass(segments, self._settings, self._forward, self.arena)
+        except _DEVICE_FAULTS:
+            return None
 
     def _isolate(self, segments: Sequence[Segment], outcomes: list[Outcome]) -> list[Outcome]:
         """Repeat a pass in which a row went wrong, one segment at a time, each over no slots but its own."""
+        self._ahead = None
         if len(segments) > 1:
             return [outcome for segment in segments for outcome in self._pass([segment])]
         self.arena.scrub(segments[0].write_slots)
@@ -232,6 +263,7 @@ class MlxBackend:
         Raises:
             DeviceFailed: the arrays do not fit this arena.
         """
+        self._ahead = None
         try:
             self.arena.write_slots(slots, arrays)
         except (*_DEVICE_FAULTS, KeyError) as error:
@@ -248,7 +280,7 @@ class MlxBackend:
 
     def close(self) -> None:
         """Free the arena and the model."""
-        self._arena = None
+        self._arena = self._ahead = None
         del self._forward
         mx.clear_cache()
         _leave_thread()
@@ -272,18 +304,6 @@ def _leave_thread() -> None:
     mx.synchronize()
     if threading.current_thread() is not threading.main_thread():
         mx.clear_streams()
-
-
-def _with_states(outcomes: list[Outcome], plan: StepPlan, result: PassResult) -> list[Outcome]:
-    """Put the state after each segment into its outcome."""
-    if result.states is None:
-        return outcomes
-    carried = list(outcomes)
-    for row, place in enumerate(plan.places):
-        outcome = outcomes[place]
-        if not isinstance(outcome, RowFailed):
-            carried[place] = replace(outcome, state=RowState(result.states, row))
-    return carried
 
 
 def _dtype_name(dtype: mx.Dtype) -> str:

@@ -63,6 +63,8 @@ class ForwardPass:
         self.form = form
         self.folded = folded
         self.is_sequence = len(plan.segments) == 1
+        self.ids = mx.array(plan.tokens)
+        """The input ids, ``[rows]``; they may be written anew until the pass is launched."""
         self._writes = Writes(plan.write_slots)
         self._calls: dict[int | None, tuple[Call, ...]] = {}
         self._indices: dict[tuple[int, int], mx.array] = {}
@@ -81,8 +83,7 @@ class ForwardPass:
     @property
     def tokens(self) -> mx.array:
         """The input ids: ``[1, n]`` for one sequence, else ``[rows, 1]``."""
-        ids = mx.array(self.plan.tokens)
-        return ids[None] if self.is_sequence else ids[:, None]
+        return self.ids[None] if self.is_sequence else self.ids[:, None]
 
     def write(self, layer: int, keys: mx.array, values: mx.array) -> None:
         """Write the model's new K and V (``[1, heads, n, dim]`` or ``[rows, heads, 1, dim]``)."""

@@ -19,7 +19,7 @@ import numpy as np
 from mlx import nn
 
 from pie_mlx.backend.base import IntArray, Segment
-from pie_mlx.backend.mlx.arena import Arena
+from pie_mlx.backend.mlx.arena import Arena, Drafts
 from pie_mlx.backend.mlx.cache import ArenaCache, AttentionArgs, Form, ForwardPass, attend_step
 from pie_mlx.backend.mlx.exponential import exp_is_slow, swiglu
 from pie_mlx.backend.mlx.layout import Layout, StateLeaf
@@ -153,7 +153,7 @@ def _inner(module: nn.Module) -> nn.Module | None:
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass leaves, not yet evaluated."""
+    """What a pass leaves, not yet evaluated; the arena has to adopt the drafts before it is."""
 
     logits: mx.array
     """Of the rows that were asked for, ``[len(rows), vocab]``."""
@@ -161,6 +161,9 @@ class PassResult:
     """One number a row of the plan, not finite where it went wrong."""
     states: StateBatch | None
     """Of the plan's segments, in its order; None for models without recurrent layers."""
+    drafts: Drafts
+    ids: mx.array
+    """The input ids in the plan's order, ``[rows]``."""
 
     def state_arrays(self) -> list[mx.array]:
         """Return the states' arrays, to be evaluated with the pass."""
@@ -193,11 +196,8 @@ class Forward:
             alike.setdefault(_row_state(segment).batch.signature if stackable else at, []).append(at)
         return list(alike.values())
 
-    def run(self, plan: StepPlan, arena: Arena, rows: IntArray) -> PassResult:
-        """Run the plan of one pass; ``rows`` are those whose logits are wanted.
-
-        The arena's drafts are committed; a failure before that leaves the arena as it was.
-        """
+    def build(self, plan: StepPlan, arena: Arena, rows: IntArray) -> PassResult:
+        """Build the graph of one pass; ``rows`` are those whose logits are wanted. The arena stays as it was."""
         running = ForwardPass(plan, arena, self.form, folded=self.folded)
         before = self._states(plan)
         kept: list[StateCache] = []
@@ -211,11 +211,11 @@ class Forward:
         try:
             with self._swap:
                 logits = self._tap.logits(lambda: self.module(running.tokens, cache=caches), wanted)
-            arena.commit()
+            drafts = arena.take_drafts()
         finally:
             arena.discard()
         after = StateBatch(tuple(tuple(each.cache) for each in kept), len(plan.segments)) if kept else None
-        return PassResult(logits, running.health, after)
+        return PassResult(logits, running.health, after, drafts, running.ids)
 
     def _states(self, plan: StepPlan) -> Entries | None:
         """Return the states that the plan's segments bring; None if there are none."""

@@ -159,7 +159,8 @@ class _Run:
         grouping = Grouping.EACH if len(segments) == 1 else Grouping.ONE
         plan = plan_step(segments, PlanSettings(self._settings.costs, grouping, cascades=False))
         rows: IntArray = np.array(plan.starts[1:], dtype=np.int32) - 1
-        result = self._forward.run(plan, self._arena, rows)
+        result = self._forward.build(plan, self._arena, rows)
+        self._arena.adopt(result.drafts)
         logits = result.logits.astype(mx.float32)
         mx.eval(logits, self._arena.arrays(), result.state_arrays())
         if result.states is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -17,6 +16,7 @@ from pie_mlx.backend.base import (
     Prefilled,
     RowFailed,
     Sampled,
+    Want,
     WantLabels,
     WantLogprobs,
     WantNothing,
@@ -45,6 +45,8 @@ class Readout:
     def __init__(self, plan: StepPlan) -> None:
         """Collect the rows in the plan's order."""
         self._plan = plan
+        self._read: _Read | None = None
+        self._health = mx.zeros(0)
         self._answers: list[_Answer] = []
         rows: list[int] = []
         for at, segment in enumerate(plan.segments):
@@ -58,22 +60,32 @@ class Readout:
         self.unhealthy = False
         """Whether a row went wrong: others that attended over the same keys may then be wrong with it."""
 
-    def finish(self, logits: mx.array, health: mx.array, others: Sequence[mx.array]) -> list[Outcome]:
-        """Evaluate what is needed of ``logits`` ``[len(rows), vocab]`` with ``others``; one outcome a segment.
+    def build(self, logits: mx.array, health: mx.array) -> None:
+        """Build what is needed of ``logits`` ``[len(rows), vocab]``.
 
-        ``health`` ``[rows of the plan]`` is not finite where a row went wrong. The outcomes are in the order of
-        the step as it was asked for.
+        ``health`` ``[rows of the plan]`` is not finite where a row went wrong.
         """
-        outcomes: list[Outcome] = [Prefilled() for _ in self._plan.segments]
+        self._health = health
         if self._answers:
-            read = _Read(logits.astype(mx.float32), self._targets(), self._host_rows())
-            read.evaluate([health, *others])
-            draws = self._draw(read)
+            self._read = _Read(logits.astype(mx.float32), self._targets(), self._host_rows())
+
+    def replace_plan(self, plan: StepPlan) -> None:
+        """Take another plan of the same shape: its wants decide what is drawn."""
+        self._plan = plan
+
+    def arrays(self) -> list[mx.array]:
+        """Return what has to be evaluated."""
+        return [self._health, *(() if self._read is None else self._read.arrays())]
+
+    def finish(self) -> list[Outcome]:
+        """Return one outcome a segment, in the order of the step as it was asked for; all arrays are evaluated."""
+        outcomes: list[Outcome] = [Prefilled() for _ in self._plan.segments]
+        if self._read is not None:
+            self._read.look()
+            draws = self._draw(self._read)
             for answer in self._answers:
-                outcomes[self._plan.places[answer.segment]] = self._outcome(answer, read, draws)
-        else:
-            mx.eval(health, *others)
-        wrong = np.flatnonzero(~np.isfinite(np.array(health)))
+                outcomes[self._plan.places[answer.segment]] = self._outcome(answer, self._read, draws)
+        wrong = np.flatnonzero(~np.isfinite(np.array(self._health)))
         self.unhealthy |= len(wrong) > 0
         for row in reversed(wrong.tolist()):
             at = int(np.searchsorted(self._plan.starts, row, side="right")) - 1
@@ -91,14 +103,7 @@ class Readout:
 
     def _host_rows(self) -> list[int]:
         """Return the rows whose whole logits the host has to see."""
-        return [answer.start for answer in self._answers if not self._is_simple(answer)]
-
-    def _is_simple(self, answer: _Answer) -> bool:
-        """Whether the device's own answers do: greedy without alternatives, and log-probabilities."""
-        want = self._plan.segments[answer.segment].want
-        if isinstance(want, WantToken):
-            return want.sampling.is_greedy and want.sampling.num_logprobs == 0 and want.allowed is None
-        return isinstance(want, WantLogprobs)
+        return [answer.start for answer in self._answers if not is_simple(self._plan.segments[answer.segment].want)]
 
     def _failure(self, answer: _Answer, read: _Read) -> RowFailed | None:
         """Return why an answer's rows cannot be read."""
@@ -127,7 +132,7 @@ class Readout:
         wants: dict[int, WantToken] = {}
         for answer in self._answers:
             want = self._plan.segments[answer.segment].want
-            if isinstance(want, WantToken) and not self._is_simple(answer) and self._failure(answer, read) is None:
+            if isinstance(want, WantToken) and not is_simple(want) and self._failure(answer, read) is None:
                 wants[answer.start] = want
         if not wants:
             return {}
@@ -156,6 +161,13 @@ class Readout:
         return Sampled(draw.token, draw.logprob, draw.top)
 
 
+def is_simple(want: Want) -> bool:
+    """Whether the device's own answers do: greedy without alternatives, and log-probabilities."""
+    if isinstance(want, WantToken):
+        return want.sampling.is_greedy and want.sampling.num_logprobs == 0 and want.allowed is None
+    return isinstance(want, WantLogprobs)
+
+
 class _Read:
     """What the device computes of the logits, and its values once they are evaluated."""
 
@@ -169,10 +181,12 @@ class _Read:
         everything = len(host_rows) == len(logits)
         self._host = None if not host_rows else logits if everything else logits[mx.array(host_rows)]
 
-    def evaluate(self, others: Sequence[mx.array]) -> None:
-        """Evaluate everything at once, then look at it from the host."""
-        host = [] if self._host is None else [self._host]
-        mx.eval(*self._device, *host, *others)
+    def arrays(self) -> list[mx.array]:
+        """Return what has to be evaluated."""
+        return [*self._device, *([] if self._host is None else [self._host])]
+
+    def look(self) -> None:
+        """Look at the values from the host; they are evaluated."""
         self.lse: FloatArray = np.array(self._device[0])
         self.best: IntArray = np.array(self._device[1])
         self.best_logits: FloatArray = np.array(self._device[2])

@@ -75,10 +75,10 @@ class ScriptedBackend(FakeBackend):
         self._reply = answer
         self._pauses = (pause_s, prefill_pause_s)
 
-    def step(self, segments: Any) -> list[Outcome]:
+    def step(self, segments: Any, foresee: Any = None) -> list[Outcome]:
         """Take the time that was asked for."""
         time.sleep(self._pauses[any(len(segment.tokens) > 1 for segment in segments)])
-        return super().step(segments)
+        return super().step(segments, foresee)
 
     def _answer(self, segment: Segment) -> Outcome:
         outcome = super()._answer(segment)

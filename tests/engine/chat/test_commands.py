@@ -75,7 +75,8 @@ def test_help_lists_every_command_and_describes_one(session: ChatSession) -> Non
     """All commands of the surface are there."""
     text = _said(session, "/help")
     wanted = (
-        "help new system model set fork switch tree undo retry edit save load export file stats pages copy mouse quit"
+        "help new system model set fork switch tree undo retry edit save load export file stats pages copy search "
+        "mouse quit"
     )
     assert [command.name for command in COMMANDS] == wanted.split()
     assert all(f"/{name}" in text for name in wanted.split())
@@ -300,7 +301,7 @@ def test_completion_offers_commands_branches_and_settings(session: ChatSession, 
     def offered(line: str) -> list[str]:
         return [item.text for item in complete(session, line)]
 
-    assert offered("/s") == ["/system", "/set", "/switch", "/save", "/stats"]
+    assert offered("/s") == ["/system", "/set", "/switch", "/save", "/stats", "/search"]
     assert offered("/switch i") == ["idea"]
     assert "temperature" in offered("/set ")
     assert offered("/set reasoning f") == ["reasoning fold"]

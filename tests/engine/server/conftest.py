@@ -69,10 +69,10 @@ class LetterBackend(FakeBackend):
         self._starts: dict[int, int] = {}
         self.pause_s = pause_s
 
-    def step(self, segments: Any) -> list[Outcome]:
+    def step(self, segments: Any, foresee: Any = None) -> list[Outcome]:
         """Take the time that was asked for."""
         time.sleep(self.pause_s)
-        return super().step(segments)
+        return super().step(segments, foresee)
 
     def _answer(self, segment: Segment) -> Outcome:
         outcome = super()._answer(segment)

@@ -118,7 +118,7 @@ def gauge_lines(story: RunStory, inks: Inks, width: int, height: int) -> list[Li
         ],
         *(
             [(line, inks["info"]), (f"  {peak[row] if row < len(peak) else ''}", inks["dim"])]
-            for row, line in enumerate(curve(history, room, rows, top=float(total)))
+            for row, line in enumerate(curve(history, room, rows, top=float(story.peak_pages)))
         ),
     ]  # fmt: skip
 
