@@ -214,3 +214,24 @@ def test_gauges_keep_a_letter_for_the_life_of_a_context(start_engine: Callable[.
     assert (gauges.letter(second.id), gauges.letter(third.id)) == ("b", "a")
     second.close()
     third.close()
+
+
+def test_help_explains_the_glyphs_of_its_own_screen(
+    start_engine: Callable[..., Engine], open_app: Any, drive: Any
+) -> None:
+    """On the engine screen those of pages, on the tree screen those of thoughts, in the chat none."""
+    app = open_app(Sources(engine=start_engine(64)))
+
+    async def scenario(pilot: Pilot[None]) -> None:
+        shown = {}
+        for key in ("f2", "f3", "f4"):
+            await pilot.press(key, "f1")
+            shown[key] = "".join(str(each.render()) for each in app.screen.query("Static"))
+            await pilot.press("escape")
+        assert [("writing" in words, "prefix cache holds" in words) for words in shown.values()] == [
+            (False, False),
+            (True, False),
+            (False, True),
+        ]
+
+    drive(app, scenario)

@@ -157,6 +157,8 @@ def test_leaving_a_live_run_asks(start_engine: Any, open_app: Any, drive: Any, w
     async def scenario(pilot: Pilot[None], app: Workbench, run: Run) -> None:
         await pilot.press("q")
         assert isinstance(app.screen, Confirm)
+        words = str(app.screen.query_one("Static").render())
+        assert "resume" not in words, "a run that was cancelled has finished: it cannot be gone on with"
         await pilot.press("escape")
         assert not run.is_over
         await pilot.press("S", "y")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pie_mlx.tui.text import bar, clean_text, clock, count, curve, fit, one_line, seconds, spark
+from pie_mlx.tui.text import bar, clean_text, clock, count, curve, fit, one_line, quantity, seconds, spark
 
 
 @given(st.text())
@@ -65,3 +65,4 @@ def test_numbers_read_as_people_write_them() -> None:
     assert [count(n) for n in (7, 9_999, 12_345, 250_000, 3_000_000)] == ["7", "9999", "12.3k", "250k", "3.0M"]
     assert [seconds(s) for s in (0.00005, 0.25, 3.21, 600)] == ["50 µs", "250 ms", "3.2 s", "10.0 min"]
     assert [clock(s) for s in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
+    assert [quantity(n, "page") for n in (0, 1, 2)] == ["0 pages", "1 page", "2 pages"]

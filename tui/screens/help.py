@@ -16,11 +16,33 @@ from textual.widgets import Static
 from pie_mlx.tui.inks import Inks
 from pie_mlx.tui.looks import FRONTIER, LOCKED, LOOKS
 from pie_mlx.tui.screens.page import Dialog, Page
+from pie_mlx.tui.widgets.engine.page_map import CACHED, FREE, FRESH_FREE
 from pie_mlx.tui.widgets.frame.bars import key_name
 from pie_mlx.tui.widgets.frame.line_view import inks_of
 
 _STOCK = frozenset({"app.focus_previous", "screen.copy_text", "app.help_quit", "page_left", "page_right"})
 """Actions that Textual gives every screen, and that no one looks for here."""
+
+
+GLYPHS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Tree": (
+        *((look.glyph, look.role, status.value) for status, look in LOOKS.items()),
+        (FRONTIER, "accent", "in the frontier"),
+        (LOCKED, "accent", "locked into the beam"),
+        ("⊞ 3", "accent", "folded, with its children"),
+        ("?", "accent", "no readable value: last, but not 0"),
+        ("2+5", "accent", "pages: own + shared with others"),
+    ),
+    "Engine": (
+        ("a … z", "info", "a page that one context views"),
+        ("2 … 9 +", "good", "that so many view: computed once"),
+        (CACHED, "dim", "that only the prefix cache holds"),
+        (FREE, "dim", "that is free"),
+        (FRESH_FREE, "busy", "that was freed a moment ago"),
+        ("▂▅█ ░▒▓ -~=", "text", "many a cell: shared, own, cached"),
+    ),
+}
+"""By the screen's name: a glyph, the role of its colour, and what it means."""
 
 
 class HelpScreen(Dialog):
@@ -44,7 +66,7 @@ class HelpScreen(Dialog):
                 right = keys_text(
                     ("in the pane", _pane_keys(self._below)), ("everywhere", _app_keys(self._below)), inks=inks
                 )
-                yield Static(right.append_text(glyphs_text(inks)), markup=False)
+                yield Static(right.append_text(glyphs_text(name, inks)), markup=False)
             yield Static("esc closes   ^p: everything by name", markup=False, classes="hint")
 
 
@@ -59,17 +81,12 @@ def keys_text(*groups: tuple[str, Iterator[tuple[str, str]]], inks: Inks) -> Tex
     return out
 
 
-def glyphs_text(inks: Inks) -> Text:
-    """Return what the glyphs of the tree mean."""
-    out = Text().append("glyphs\n", inks["head"])
-    for status, look in LOOKS.items():
-        out.append(f"{look.glyph:>12}  ", inks[look.role]).append(f"{status.value}\n", inks["text"])
-    marks = (
-        (FRONTIER, "in the frontier"), (LOCKED, "locked into the beam"), ("⊞ 3", "folded, with its children"),
-        ("?", "no readable value: last, but not 0"), ("2+5", "pages: own + shared with others"),
-    )  # fmt: skip
-    for glyph, words in marks:
-        out.append(f"{glyph:>12}  ", inks["accent"]).append(f"{words}\n", inks["text"])
+def glyphs_text(screen: str, inks: Inks) -> Text:
+    """Return what the glyphs of a screen mean; nothing where it has none."""
+    out = Text()
+    for number, (glyph, role, words) in enumerate(GLYPHS.get(screen, ())):
+        out.append("" if number else "glyphs\n", inks["head"])
+        out.append(f"{glyph:>12}  ", inks[role]).append(f"{words}\n", inks["text"])
     return out
 
 
