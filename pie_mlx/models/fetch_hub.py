@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pie_mlx.errors import ChecksumMismatch, DownloadFailed, NetworkUnavailable, PieError
+from pie_mlx.models.fetch_weights import fetch_weights, partial_bytes
 from pie_mlx.models.install import disk_full, is_disk_full
 from pie_mlx.models.progress import PullProgress, Report, watching
 from pie_mlx.models.sources import HubSource
@@ -31,7 +33,7 @@ def is_offline() -> bool:
 def fetch_hub(name: str, source: HubSource, cache: Path, report: Report, *, offline: bool) -> Path:
     """Download what is missing of a repository into ``cache``; return the snapshot's folder.
 
-    A broken connection is resumed; after an interrupt the files that are whole are kept.
+    A broken connection is resumed; after an interrupt the next pull goes on where the weights were.
 
     Raises:
         NetworkUnavailable: offline and not complete in the cache, or the hub cannot be reached.
@@ -50,14 +52,15 @@ def fetch_hub(name: str, source: HubSource, cache: Path, report: Report, *, offl
     if offline or is_offline():
         return _from_cache(name, arguments)
     report(PullProgress(name, "checking"))
-    total = _needed_bytes(name, cache, arguments)
+    repository = f"models--{source.repository.replace('/', '--')}"
+    blobs, locks = cache / repository / "blobs", cache / ".locks" / repository
+    files = _needed_files(name, cache, arguments, blobs)
+    total = sum(file.file_size for file in files)
     # The client's own words about each retry would break into the front end's progress line.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    repository = f"models--{source.repository.replace('/', '--')}"
-    blobs = cache / repository / "blobs"
-    _sweep_incomplete(blobs, cache / ".locks" / repository)
+    _sweep_incomplete(blobs, locks)
     with watching(name, blobs, total, report):
-        folder = _download(name, arguments)
+        folder = _download(name, arguments, lambda: fetch_weights(arguments, files, blobs, locks, _silent_bars()))
     _verify(name, folder, report)
     return folder
 
@@ -100,8 +103,8 @@ def _from_cache(name: str, arguments: dict[str, Any]) -> Path:
         ) from error
 
 
-def _needed_bytes(name: str, cache: Path, arguments: dict[str, Any]) -> int:
-    """Return the bytes of the whole snapshot, having checked that what is missing fits the disk."""
+def _needed_files(name: str, cache: Path, arguments: dict[str, Any], blobs: Path) -> list[Any]:
+    """Return the files of the whole snapshot, having checked that what is missing of it fits the disk."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
@@ -111,19 +114,20 @@ def _needed_bytes(name: str, cache: Path, arguments: dict[str, Any]) -> int:
         _raise_typed(name, arguments, error)
     if not any(file.filename.endswith(".safetensors") for file in files):
         raise DownloadFailed(name, f"{arguments['repo_id']} holds no model*.safetensors: it is not an MLX model")
-    missing = sum(file.file_size for file in files if file.will_download)
+    missing = sum(file.file_size for file in files if file.will_download) - partial_bytes(blobs)
     cache.mkdir(parents=True, exist_ok=True)
     if missing > shutil.disk_usage(cache).free:
         raise disk_full(cache, missing)
-    return sum(file.file_size for file in files)
+    return list(files)
 
 
-def _download(name: str, arguments: dict[str, Any]) -> Path:
+def _download(name: str, arguments: dict[str, Any], weights_first: Callable[[], None]) -> Path:
     """Run the download; one fault of the network is not yet the end: the next try resumes."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:
+        weights_first()
         return Path(snapshot_download(**arguments, max_workers=4))
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         if is_disk_full(error):

@@ -59,7 +59,7 @@ def read_config(folder: Path) -> Json:
         raise ModelNotFound(folder.name, f"there is no folder {folder}", "pie-mlx models")
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelCorrupt(folder.name, f"config.json is missing in {folder}")
+        raise ModelCorrupt(folder.name or str(folder), f"config.json is missing in {folder}")
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
         raise ModelCorrupt(folder.name, "config.json names no model_type")
