@@ -204,6 +204,7 @@ def _invoke(args: Sequence[str]) -> int:
     from pie_mlx.errors import PieError
 
     edge = EdgeFlags.read(args)
+    _open_missing_streams()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _run(args, edge)
@@ -220,6 +221,17 @@ def _invoke(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  the outer edge: what nobody foresaw is reported as our fault
         return _fail(_fault_report(error), error, edge)
     return code
+
+
+def _open_missing_streams() -> None:
+    """Point streams that the caller closed (``>&-``) at nothing: else the next file opened takes their number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            if nothing != number:
+                os.close(nothing)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _run(args: Sequence[str], edge: EdgeFlags) -> int:
@@ -272,13 +284,24 @@ def _report(error: Exception) -> Report:
     return Report.of(error)
 
 
+_PLAINER = (
+    ("Value error, ", ""),
+    ("Input should be a valid integer, unable to parse string as an integer", "it must be a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "it must be a number"),
+)
+"""What Typer's own checks say, and how a person would."""
+
+
 def _usage_report(error: typer.TyperException) -> Report:
     """Report a command line that cannot be parsed."""
     from pie_mlx.cli.diagnostics import Report
 
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", PROGRAM)
-    return Report("usage", error.format_message(), None, f"{command} --help")
+    what = error.format_message() or f"{command} needs a command"
+    for told, plain in _PLAINER:
+        what = what.replace(told, plain)
+    return Report("usage", what, None, f"{command} --help")
 
 
 def _fault_report(error: Exception) -> Report:

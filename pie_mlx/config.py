@@ -250,7 +250,8 @@ def _check(key: str, value: object, *, where: str, line: int | None) -> None:
     """Refuse an unknown key and a value that is not allowed."""
     if key not in Settings.model_fields:
         near = get_close_matches(key.replace("-", "_").lower(), Settings.model_fields, n=1, cutoff=0.5)
-        raise ConfigError(where, key, "there is no such setting", line, near[0] if near else None)
+        reason = "there is no such setting" if near else "there is no such setting; pie-mlx config show lists all"
+        raise ConfigError(where, key, reason, line, near[0] if near else None)
     fault = _fault(key, value)
     if fault is not None:
         raise ConfigError(where, key, fault, line)

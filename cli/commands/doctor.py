@@ -207,7 +207,7 @@ def _self_test(engine: Engine) -> Iterator[Finding]:
     after = engine.readings().pages
     leaked = before.free - (after.free + after.cached - before.cached)
     alike = "both sides decode alike" if same else "its tokens differ from its parent's"
-    text = f"a fork shares {shared} pages; {alike}"
+    text = f"a fork shares {shared} {'page' if shared == 1 else 'pages'}; {alike}"
     yield Finding("fork", Verdict.OK if same and shared else Verdict.FAILURE, text, "please report this")
     rate = "" if speed is None else f" at {speed:.0f} tok/s"
     yield Finding("decode", Verdict.OK, f"4 tokens{rate}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,12 +72,33 @@ def test_help_in_a_pipe_is_plain(cli: RunCli, command: tuple[str, ...]) -> None:
 def test_help_groups_the_commands(cli: RunCli) -> None:
     """A newcomer finds a command by what it is for."""
     text = cli("--help").stdout
-    assert [name for name in ("Talk", "Think", "Models", "Config") if f"─ {name} ─" in text] == [
-        "Talk",
-        "Think",
-        "Models",
-        "Config",
-    ]
+    assert re.findall(r"─ (\w+) ─", text)[1:] == ["Talk", "Think", "Models", "Measure", "Serve", "Config"]
+
+
+def test_help_says_what_an_option_takes(cli: RunCli) -> None:
+    """A number, a text or a file by its usual letter; nothing for a switch, ``--help`` among them."""
+    rows = {line.split()[1]: line for line in cli("run", "--help").stdout.splitlines() if line.startswith("│ --")}
+    assert all("<bool>" not in row for row in rows.values())
+    taken = {"--max-tokens": " N ", "--temp": " X ", "--file": " FILE ", "--stop": " TEXT ", "--color": "<auto|"}
+    assert [name for name, word in taken.items() if word not in rows[name]] == []
+
+
+@pytest.mark.parametrize("group", [(), ("tot",), ("config",)], ids=" ".join)
+def test_a_group_alone_shows_its_commands_and_says_what_is_missing(here: RunCli, group: tuple[str, ...]) -> None:
+    """Help, and one sentence: it is no error without words."""
+    done = here(*group)
+    assert done.returncode == 2
+    assert "Usage" in done.stdout
+    assert done.stderr.startswith(f"error: {' '.join(('pie-mlx', *group))} needs a command\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_stream_that_the_caller_closed_is_no_failure(closed: str) -> None:
+    """What would go there goes nowhere; the rest is as ever."""
+    shell = f'"$0" -m pie_mlx models {closed}'
+    done = subprocess.run(["sh", "-c", shell, sys.executable], check=False, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (">&- " not in f"{closed} ".replace("2>&-", ""))
 
 
 def test_version_is_data(cli: RunCli) -> None:
