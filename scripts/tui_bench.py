@@ -198,6 +198,7 @@ def measure_opening(trace: Path) -> None:
         figures("page down and up", press_many(program, "\x04\x15"))
         figures("to the end and the beginning", press_many(program, "Gg"))
         figures("fold and unfold", press_many(program, "hl"))
+        figures("one event back and forward", press_many(program, "[]"))
 
 
 def measure_prefill(trace: Path) -> None:

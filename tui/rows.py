@@ -49,6 +49,18 @@ class Rows:
         for node in new:
             self._insert(node)
 
+    def remove(self, removed: Iterable[Node]) -> None:
+        """Drop nodes that are no longer in the tree, the latest first."""
+        gone = list(removed)
+        if self.match is not None or len(gone) > _MANY:
+            self.rebuild(self.tree)
+            return
+        for node in gone:
+            self.folded.discard(node.id)
+            # Identity is compared first, so this is one pass in C; what is folded away has no row.
+            if node in self.nodes:
+                self.nodes.remove(node)
+
     def _insert(self, node: Node) -> None:
         """Put one node behind what its parent already shows, unless it is folded away."""
         parent = None if node.parent is None else self.index(node.parent)

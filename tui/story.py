@@ -5,14 +5,16 @@ Live views and replays go through the same :meth:`RunStory.feed` and :meth:`RunS
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pie_mlx.errors import PieError
 from pie_mlx.search.replay import apply
+from pie_mlx.search.rewind import Moment, remember, take_back
 from pie_mlx.search.trace import Trace
 from pie_mlx.search.trace_events import (
     EVENTS,
@@ -32,11 +34,13 @@ from pie_mlx.search.trace_events import (
 )
 from pie_mlx.search.tree import Node, NodeId, PoolCounts, Tree
 from pie_mlx.tui.bulk import collector_paused
-from pie_mlx.tui.looks import Range
+from pie_mlx.tui.looks import DULL, Range
 
 NS_PER_S = 1_000_000_000
 _MANY = 5_000
 """Events at once from which pausing the collector pays."""
+_STEPS_BACK = 1_000
+"""Events that can be taken back one by one; further back, the story is folded from its beginning."""
 
 
 @dataclass(slots=True)
@@ -52,9 +56,25 @@ class Change:
     """What a feed or a seek changed: what the views must look at again."""
 
     added: list[Node] = field(default_factory=list)
+    removed: list[Node] = field(default_factory=list)
+    """Nodes that were taken back, the latest first."""
     num_events: int = 0
     rebuilt: bool = False
     """Whether the tree is another one: every row is to be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What stood before an event: in the tree, and in what the views need beside it."""
+
+    moment: Moment
+    t_ns: int
+    start: RunStarted | None
+    latest: NodeId | None
+    span: Span | None
+    low_high: tuple[float, float]
+    pages: tuple[int, int]
+    lengths: tuple[int, int]
 
 
 class RunStory:
@@ -90,6 +110,10 @@ class RunStory:
         self.latest: NodeId | None = None
         """The node that was heard of last."""
         self.fault = None
+        self._standing: dict[int, tuple[int, Node | None]] = {}
+        """By depth what :meth:`standing` has counted, until an event changes it."""
+        self._before: deque[_Before] = deque(maxlen=_STEPS_BACK)
+        """The latest events' moments, the last one's last."""
         self._best_at = -1
         self._best: list[Node] = []
 
@@ -116,6 +140,40 @@ class RunStory:
             self._best_at, self._best = self.position, self.tree.best_path()
         return self._best
 
+    def standing(self, depth: int) -> tuple[int, Node | None]:
+        """Return how many nodes of a level were not given up, and the one with the highest value."""
+        if depth not in self._standing:
+            nodes = self.levels[depth]
+            alive = sum(1 for node in nodes if node.status not in DULL)
+            valued = ((value, node) for node in nodes if (value := node.value) is not None)
+            best = max(valued, key=lambda pair: pair[0], default=(0.0, None))[1]
+            self._standing[depth] = alive, best
+        return self._standing[depth]
+
+    def _is_alive(self, event: Event) -> bool:
+        """Whether an event's node is there and not given up."""
+        node = self.tree.nodes.get(event.node) if event.node is not None else None
+        return node is not None and node.status not in DULL
+
+    def _follow(self, event: Event, *, was_alive: bool) -> None:
+        """Keep what was counted true over an event that was folded or taken back."""
+        if event.node is None or not self._standing:
+            return
+        depth = event.node.count(".")
+        if isinstance(event, Pruned):
+            for each in range(depth, max(self._standing) + 1):
+                self._standing.pop(each, None)
+        elif depth in self._standing:
+            alive, best = self._standing[depth]
+            if best is not None and best.id == event.node:
+                del self._standing[depth]
+                return
+            node = self.tree.nodes.get(event.node)
+            value = node.value if node is not None else None
+            if value is not None and (best is None or best.value is None or value > best.value):
+                best = node
+            self._standing[depth] = alive + self._is_alive(event) - was_alive, best
+
     def feed(self, events: list[Event]) -> Change:
         """Take new events; fold them unless the past is being looked at."""
         self.events.extend(events)
@@ -128,7 +186,10 @@ class RunStory:
         """Show the first ``position`` events; at the last one, new events are shown as they come again."""
         target = max(0, min(position, len(self.events)))
         change = Change()
-        if target < self.position:
+        if self.position - len(self._before) <= target < self.position and self.fault is None:
+            while self.position > target:
+                self._take_back(change)
+        elif target < self.position:
             self._reset()
             change.rebuilt = True
         self.at_end = target == len(self.events)
@@ -154,7 +215,7 @@ class RunStory:
         before = self.position
         with collector_paused() if target - before > _MANY else nullcontext():
             self._fold_each(target, change)
-        change.num_events = self.position - before
+        change.num_events += self.position - before
 
     def _fold_each(self, target: int, change: Change) -> None:
         """Fold event by event; stop at one that contradicts those before it."""
@@ -162,13 +223,18 @@ class RunStory:
         num_nodes = len(nodes)
         while self.position < target:
             event = events[self.position]
+            was_alive = bool(self._standing) and self._is_alive(event)
             try:
+                if target - self.position <= _STEPS_BACK:
+                    self._before.append(self._now(event))
                 apply(self.tree, event)
             except PieError as error:
                 self.fault = f"event {event.seq}: {error.message}"
                 return
             self.position += 1
             self.t_ns = event.t_ns
+            if self._standing:
+                self._follow(event, was_alive=was_alive)
             note, is_logged = _NOTES[type(event)]
             if note is not None:
                 note(self, event)
@@ -177,6 +243,43 @@ class RunStory:
             if len(nodes) > num_nodes and event.node is not None:
                 num_nodes = len(nodes)
                 self._enter(nodes[event.node], change)
+
+    def _now(self, event: Event) -> _Before:
+        """Return what ``event`` is about to change."""
+        span = self.spans.get(event.node) if event.node is not None else None
+        return _Before(
+            remember(self.tree, event),
+            self.t_ns,
+            self.start,
+            self.latest,
+            None if span is None else replace(span),
+            (self.range.low, self.range.high),
+            (self.peak_pages, self.freed_pages),
+            (len(self.pool_history), len(self.log)),
+        )
+
+    def _take_back(self, change: Change) -> None:
+        """Unfold the latest event."""
+        self.position -= 1
+        event, before = self.events[self.position], self._before.pop()
+        was_alive = self._is_alive(event)
+        for node in take_back(self.tree, before.moment):
+            self.levels[node.depth].pop()
+            if not self.levels[node.depth]:
+                self.levels.pop()
+            change.removed.append(node)
+        if event.node is not None:
+            if before.span is None:
+                self.spans.pop(event.node, None)
+            else:
+                self.spans[event.node] = before.span
+        self._follow(event, was_alive=was_alive)
+        self.t_ns, self.start, self.latest = before.t_ns, before.start, before.latest
+        self.range.low, self.range.high = before.low_high
+        self.peak_pages, self.freed_pages = before.pages
+        del self.pool_history[before.lengths[0] :]
+        del self.log[before.lengths[1] :]
+        change.num_events += 1
 
     def _enter(self, node: Node, change: Change) -> None:
         """File a new node under its depth."""

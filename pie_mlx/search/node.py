@@ -171,9 +171,12 @@ class NodePages:
     """Those that another table views too."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """A node as the events told it; changed only by :class:`~pie_mlx.search.tree.Tree` and replay."""
+    """A node as the events told it, equal to itself alone.
+
+    Changed only by :class:`~pie_mlx.search.tree.Tree` and replay.
+    """
 
     id: NodeId
     parent: NodeId | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pie_mlx.search.replay import replay
@@ -20,7 +20,9 @@ def told(story: RunStory) -> tuple[object, ...]:
     levels = [[node.id for node in level] for level in story.levels]
     spans = [(node, span.started_ns, span.done_ns) for node, span in story.spans.items()]
     log = [line_of(event) for event in story.log]
-    return nodes, levels, [*story.pool_history], story.peak_pages, story.freed_pages, log, spans, story.t_ns
+    standing = [story.standing(depth) for depth in range(len(story.levels))]
+    best = [(alive, None if node is None else node.value) for alive, node in standing]
+    return best, nodes, levels, [*story.pool_history], story.peak_pages, story.freed_pages, log, spans, story.t_ns
 
 
 def test_seek_shows_what_was_shown_then(run_events: list[Event]) -> None:
@@ -35,6 +37,34 @@ def test_seek_shows_what_was_shown_then(run_events: list[Event]) -> None:
     for position in (len(run_events), 3, 17, 1, len(run_events) - 1):
         again.seek(position)
         assert told(again) == moments[position - 1]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ways=st.lists(st.integers(0, 70), max_size=12))
+def test_any_way_through_the_run_shows_what_was_shown_then(run_events: list[Event], ways: list[int]) -> None:
+    """Steps back are taken back one by one, leaps are folded again: both lead to the same."""
+    story, live = RunStory(), RunStory()
+    story.feed(run_events)
+    moments = [told(live)]
+    for event in run_events:
+        live.feed([event])
+        moments.append(told(live))
+    for way in ways:
+        change = story.seek(way)
+        assert told(story) == moments[story.position]
+        assert not any(node.id in story.tree for node in change.removed)
+
+
+def test_one_step_back_takes_one_event_back(run_events: list[Event]) -> None:
+    """The tree is changed in place, not made again: what a step costs does not grow with the trace."""
+    story = RunStory()
+    story.feed(run_events)
+    tree = story.tree
+    for position in reversed(range(len(run_events))):
+        change = story.seek(position)
+        assert (change.rebuilt, change.num_events) == (False, 1)
+        assert story.tree is tree
+    assert not tree.nodes
 
 
 def test_batches_do_not_matter(run_events: list[Event]) -> None:

@@ -53,8 +53,7 @@ def level_line(story: RunStory, depth: int, inks: Inks, width: int) -> Line:
         out += [_best_cell(nodes[at : at + per_cell], story, inks) for at in range(0, len(nodes), per_cell)]
     used = -(-len(nodes) // per_cell)
     out.append((" " * (room - used), inks["dim"]))
-    alive = sum(1 for node in nodes if node.status not in DULL)
-    best = max((node for node in nodes if node.value is not None), key=lambda node: node.value or 0.0, default=None)
+    alive, best = story.standing(depth)
     value = "" if best is None else f"best {value_text(best.score)}"
     scale = f" ×{per_cell}" if per_cell > 1 else ""
     out.append((fit(f"{alive} of {len(nodes)}{scale}  {value}", _TAIL, right=True), inks["dim"]))

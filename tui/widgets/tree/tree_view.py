@@ -19,7 +19,7 @@ from pie_mlx.tui.widgets.frame.line_view import LineView, Piece, inks_of, line_s
 from pie_mlx.tui.widgets.tree.row_drawing import Columns, draw_row
 
 _BEST_PATH_UP_TO = 5_000
-"""Nodes up to which the best path is marked while the tree grows."""
+"""Nodes up to which the best path is marked while the tree grows, and in its past."""
 
 
 class TreeHead(Widget):
@@ -93,9 +93,11 @@ class TreeView(LineView):
         ):
             self.rows.rebuild(self.story.tree)
         else:
+            self.rows.remove(change.removed)
             self.rows.add(change.added)
-        if len(self.story.tree) <= _BEST_PATH_UP_TO or self.story.is_over:
-            self._best = frozenset(node.id for node in self.story.best_path())
+        is_whole = self.story.is_over and self.story.at_end
+        is_marked = is_whole or len(self.story.tree) <= _BEST_PATH_UP_TO
+        self._best = frozenset(node.id for node in self.story.best_path()) if is_marked else frozenset()
         self.set_num_rows(len(self.rows))
         if self.follows and self.story.latest is not None:
             self._go(self.rows.nearest(self.story.latest))
