@@ -39,7 +39,7 @@ from pie_mlx.tui.looks import DULL, Range
 NS_PER_S = 1_000_000_000
 _MANY = 5_000
 """Events at once from which pausing the collector pays."""
-_STEPS_BACK = 1_000
+_STEPS_BACK = 500
 """Events that can be taken back one by one; further back, the story is folded from its beginning."""
 
 
@@ -220,6 +220,9 @@ class RunStory:
     def _fold_each(self, target: int, change: Change) -> None:
         """Fold event by event; stop at one that contradicts those before it."""
         nodes, events = self.tree.nodes, self.events
+        if target - self.position > _STEPS_BACK:
+            # Counting the levels once more costs less than following so many events.
+            self._standing.clear()
         num_nodes = len(nodes)
         while self.position < target:
             event = events[self.position]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from pie_mlx.search.node import Node, NodeId, parent_id
 from pie_mlx.search.trace_events import Accepted, Event, Pruned, Selected
@@ -15,6 +16,7 @@ from pie_mlx.search.tree import Tree
 
 _IN_PLACE = ("id", "parent", "depth", "scores", "children")
 _SCALARS = tuple(field.name for field in fields(Node) if field.name not in _IN_PLACE)
+_scalars_of = attrgetter(*_SCALARS)
 _OF_TREE = ("question", "pool", "paused", "num_steps", "outcome", "_selected", "_accepted")
 _LISTS = ("alarms", "notices")
 
@@ -44,10 +46,7 @@ class Moment:
 def remember(tree: Tree, event: Event) -> Moment:
     """Return what ``event`` will change; call it right before :func:`~pie_mlx.search.replay.apply`."""
     touched = {node.id: node for node in _touched(tree, event)}
-    kept = tuple(
-        _Kept(node, tuple(getattr(node, name) for name in _SCALARS), dict(node.scores), len(node.children))
-        for node in touched.values()
-    )
+    kept = tuple(_Kept(node, _scalars_of(node), dict(node.scores), len(node.children)) for node in touched.values())
     names = {node.key for node in touched.values()} | {str(getattr(event, "key", ""))}
     owners = tree._by_key  # noqa: SLF001  the tree's own memory, of which nobody else needs a part
     return Moment(
