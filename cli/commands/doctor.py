@@ -83,6 +83,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _machine()
     yield from _versions()
     yield _donation()
+    yield _building()
     yield _configuration()
     yield _log()
     try:
@@ -143,6 +144,16 @@ def _donation() -> Finding:
         return Finding("arena", Verdict.OK, "a page is written in place")
     text = "a write copies the whole arena: decoding will be slow"
     return Finding("arena", Verdict.WARNING, text, "install the MLX version that pie-mlx pins")
+
+
+def _building() -> Finding:
+    """Whether the graph of the next step can be built while one runs."""
+    from pie_mlx.backend.mlx.passes import ids_can_be_written
+
+    if ids_can_be_written():
+        return Finding("steps", Verdict.OK, "the next step is built while one runs")
+    text = "the next step is built only when one has ended: small models decode slower"
+    return Finding("steps", Verdict.WARNING, text, "install the MLX version that pie-mlx pins")
 
 
 def _configuration() -> Finding:

@@ -240,4 +240,7 @@ class FakeBackend:
 
 def _shape(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
     """Return what of a step can be foreseen."""
-    return [(s.context, s.position, s.state is None, s.context_slots.tobytes(), s.write_slots.tobytes()) for s in segments]
+    return [
+        (each.context, each.position, each.state is None, each.context_slots.tobytes(), each.write_slots.tobytes())
+        for each in segments
+    ]

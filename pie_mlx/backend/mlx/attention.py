@@ -1,7 +1,8 @@
 """Attention over the arena, in the form that the device runs fastest.
 
 Query rows of many contexts are folded into one call: ``[rows, heads, 1, dim]`` becomes ``[1, heads, rows,
-dim]``. On Metal that is MLX's fused kernel with a boolean mask; on the CPU the form of :mod:`folded`.
+dim]``. On Metal that is MLX's fused kernel with a boolean mask; on the CPU the form of :mod:`folded`, but for a single
+row over few keys, where the number of operations counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pie_mlx.backend.mlx.folded import attend_folded
 _VECTOR_ROWS = 8
 _VECTOR_ROWS_TIMES_GROUP = 32
 _MAX_VECTOR_CALLS = 4
+_FEW_SCORES = 1 << 13
+"""Scores of one row up to which one call of MLX's is faster on the CPU than the folded form's many."""
 
 Mask = mx.array | str | None
 """An additive bias (folded) or booleans (fused) that broadcast to ``[batch, heads, rows, keys]``; ``causal``; all."""
@@ -52,10 +55,11 @@ def attend(
 
     ``causal`` says of an additive ``mask`` that row i of n hides at least the last ``n - 1 - i`` keys.
     """
-    if folded and not isinstance(mask, str):
-        return attend_folded(queries, kv, mask, scale=scale, sinks=sinks, causal=causal)
     keys, values = kv
     rows = queries.shape[2]
+    is_small = mask is None and rows == 1 and queries.shape[1] * keys.shape[2] <= _FEW_SCORES
+    if folded and not is_small and not isinstance(mask, str):
+        return attend_folded(queries, kv, mask, scale=scale, sinks=sinks, causal=causal)
     group = queries.shape[1] // keys.shape[1]
     step = min(_VECTOR_ROWS, max(1, _VECTOR_ROWS_TIMES_GROUP // group))
     if folded or rows <= step or rows > step * _MAX_VECTOR_CALLS or not isinstance(mask, mx.array):

@@ -70,8 +70,7 @@ class ForwardPass:
         self._indices: dict[tuple[int, int], mx.array] = {}
         """By the identity of a planned call's slots, which live as long as the pass, and number of heads."""
         self._masks: dict[tuple[int | None, int, mx.Dtype], Mask] = {}
-        self.health: mx.array = mx.zeros(plan.num_rows)
-        """One number a row, not finite if the row went wrong in any layer that writes K/V."""
+        self._last_keys: mx.array | None = None
 
     @property
     def offset(self) -> int | mx.array:
@@ -81,13 +80,20 @@ class ForwardPass:
         return mx.array(self.plan.positions)
 
     @property
+    def health(self) -> mx.array:
+        """One number a row, not finite if the row went wrong in any layer up to the last that wrote K/V."""
+        if self._last_keys is None:
+            return mx.zeros(self.plan.num_rows)
+        return mx.sum(self._last_keys.astype(mx.float32), axis=(1, 3)).reshape(-1)
+
+    @property
     def tokens(self) -> mx.array:
         """The input ids: ``[1, n]`` for one sequence, else ``[rows, 1]``."""
         return self.ids[None] if self.is_sequence else self.ids[:, None]
 
     def write(self, layer: int, keys: mx.array, values: mx.array) -> None:
         """Write the model's new K and V (``[1, heads, n, dim]`` or ``[rows, heads, 1, dim]``)."""
-        self.health = mx.sum(keys.astype(mx.float32), axis=(1, 3)).reshape(-1)
+        self._last_keys = keys
         if self.is_sequence:
             self.arena.write(layer, keys[0], values[0], self._writes)
         else:
