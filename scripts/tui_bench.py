@@ -175,11 +175,11 @@ def figures(name: str, seconds: list[float]) -> None:
 
 
 def press_many(program: Terminal, keys: str) -> list[float]:
-    """Press keys one after another, each once the one before is drawn."""
+    """Press keys one after another, each once all frames of the one before have come."""
     out = []
     for at in range(PRESSES):
+        program.quiet(0.05)
         out.append(program.press(keys[at % len(keys)]))
-        time.sleep(0.03)
     return out
 
 

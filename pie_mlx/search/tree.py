@@ -262,9 +262,9 @@ class Tree:
     def best(self) -> Node | None:
         """Return the answer, or the best finished node; an unfinished one never wins."""
         for status in (NodeStatus.ACCEPTED, NodeStatus.DONE):
-            found = self.ranked(status)
-            if found:
-                return found[0]
+            found = _first(node for node in self.nodes.values() if node.status is status)
+            if found is not None:
+                return found
         return None
 
     def best_path(self) -> list[Node]:
@@ -272,7 +272,8 @@ class Tree:
         best = self.best()
         if best is None:
             alive = [node for node in self.nodes.values() if node.status not in FINAL and node.value is not None]
-            best = min(alive, key=lambda node: (-node.depth, rank_key(node)), default=None)
+            deepest = max((node.depth for node in alive), default=0)
+            best = _first(node for node in alive if node.depth == deepest)
         return [] if best is None else self.path(best.id)
 
     def counts(self) -> dict[NodeStatus, int]:
@@ -299,3 +300,10 @@ class Tree:
         """Return the first node that got this state key, None where none did."""
         found = self._by_key.get(key)
         return None if found is None else self.nodes[found]
+
+
+def _first(nodes: Iterable[Node]) -> Node | None:
+    """Return the node that ranks first; paths, which cost most, are compared only where values are equal."""
+    valued = [(node, node.value) for node in nodes]
+    top = max((value for _node, value in valued if value is not None), default=None)
+    return min((node for node, value in valued if value == top), key=rank_key, default=None)

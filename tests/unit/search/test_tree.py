@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pie_mlx.errors import InvalidParameter, UsageError
 from pie_mlx.search.errors import TreeError
@@ -156,6 +158,23 @@ def test_without_a_finished_node_there_is_no_best_but_a_path_so_far() -> None:
     _open(tree, "0.1.0", 0.2)
     assert tree.best() is None
     assert [node.id for node in tree.best_path()] == ["0", "0.1", "0.1.0"]
+
+
+@given(st.lists(st.sampled_from([None, 0.1, 0.5, 0.9]), min_size=1, max_size=12), st.integers(0, 3))
+def test_the_best_is_the_first_of_the_ranked(values: list[float | None], num_done: int) -> None:
+    """Whether the path ends at a finished node or at the deepest alive, it is the one that ranks first there."""
+    tree = Tree()
+    tree.add(ROOT)
+    tree.move(ROOT, NodeStatus.OPEN)
+    for at, value in enumerate(values):
+        node = tree.add(child_id(ROOT, at))
+        tree.move(node.id, NodeStatus.DONE if at < num_done else NodeStatus.OPEN)
+        if value is not None:
+            node.set_score(Score(value, "label"))
+    finished = tree.ranked(NodeStatus.DONE)
+    alive = [node for node in tree.ranked(NodeStatus.OPEN) if node.value is not None]
+    wanted = (finished or alive)[:1]
+    assert tree.best_path()[-1:] == wanted
 
 
 def test_equal_states_are_found_by_key() -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pie_mlx.tui.alarms import AlarmNote
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 16
+_WIDE = 96
+"""Columns from which the banner has room to say what its key shows."""
 _KEY_NAMES = {
     "space": "space", "full_stop": ".", "question_mark": "?", "slash": "/", "left_square_bracket": "[",
     "right_square_bracket": "]", "enter": "⏎", "escape": "esc", "left_curly_bracket": "{", "right_curly_bracket": "}",
@@ -95,7 +97,7 @@ class AlarmBanner(Bar):
             return []
         strong = Style(bold=True)
         mark = "▲" if alarm.level == "failure" else "△"
-        tail = "  w: who, why, what helps "
+        tail = "  w: who, why, what helps " if self.size.width >= _WIDE else "  w: why "
         head = f" {mark} {alarm.kind.upper()} "
         room = self.size.width - cell_len(head) - cell_len(tail) - 1
         return [(head, strong + Style(reverse=True)), (" " + fit(alarm.words, room), strong), (tail, strong)]

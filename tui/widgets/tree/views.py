@@ -155,10 +155,10 @@ def _blocks(level: list[tuple[Node, int, int]], story: RunStory, inks: Inks) -> 
     at = 0
     for node, left, cells in level:
         out.append((" " * (left - at), inks["dim"]))
-        look = LOOKS[node.status]
+        look, words = LOOKS[node.status], one_line(thought(node, story.tree), 60)
         dull = node.status in DULL or node.value is None
         style = inks[look.role] if dull else inks.heat(story.range.share(node.value or 0.0))
-        label = fit(f"{look.glyph} {value_text(node.score)} {one_line(node.text, 60)}", cells - 1) if cells > 3 else ""
+        label = fit(f"{look.glyph} {value_text(node.score)} {words}", cells - 1) if cells > 3 else ""
         block = (label or look.glyph).ljust(max(1, cells - 1)) if cells > 1 else look.glyph
         out.append((block, style + Style(reverse=True, bold=node.selected)))
         out.append((" " if cells > 1 else "", inks["dim"]))
