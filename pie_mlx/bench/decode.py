@@ -93,6 +93,7 @@ def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
             sides.their_runs.append(run)
             return num_steps / run.decode_s
 
+        ahead_before = setting.backend.inner.num_ahead
         mine, theirs = setting.measure(our_trial, their_trial)
         facts: dict[str, Fact] = {
             "rows": case.rows,
@@ -102,6 +103,7 @@ def _measure(setting: BenchSetting, case: DecodeCase) -> Row:
             "forks": case.rows,
             "kv_bytes": sides.our_runs[-1].kv_bytes,
             "shared_pages": sides.our_runs[-1].shared_pages,
+            "steps_built_ahead": setting.backend.inner.num_ahead - ahead_before,
             **setting.attention(),
             **_energy(lambda: ours.decode(setting.engine, sides.roots, sides.firsts, tokens), case.rows * tokens),
             "roofline_share": setting.roofline_share(sides.our_runs[-1].kv_bytes, case.rows / mine.median),
