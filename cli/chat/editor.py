@@ -76,15 +76,15 @@ class Editor:
 
     def _first_mark(self) -> FormattedText:
         """Show the mark; while there are several lines it says so."""
-        return FormattedText([("bold", f"{self._mark}> ")])
+        return FormattedText([("bold ansicyan", f"{self._mark}> ")])
 
-    def _next_mark(self, width: int, _line: int, _wraps: int) -> str:
+    def _next_mark(self, width: int, _line: int, _wraps: int) -> FormattedText:
         """Mark the lines after the first."""
-        return ". ".rjust(width)
+        return FormattedText([("ansicyan", ". ".rjust(width))])
 
-    def _toolbar(self) -> str:
-        """Return the line at the bottom; a hint takes its place once."""
-        return self._hint or self._footer()
+    def _toolbar(self) -> FormattedText:
+        """Return the line at the bottom, which is to be found but not to be read; a hint takes its place once."""
+        return FormattedText([("bold", self._hint) if self._hint else ("dim", self._footer())])
 
     def _bindings(self) -> KeyBindings:
         """Bind the keys that differ from the usual."""

@@ -9,10 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from pie_mlx.chat.commands import Call, complete, parse, run
+from pie_mlx.chat.drawing import draw_tree
+from pie_mlx.chat.reply import ReplyPiece
 from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave, Moved, Result, Said, TreeDrawn
 from pie_mlx.chat.status import read_status
 from pie_mlx.cli.chat.editor import Editor
 from pie_mlx.cli.chat.printer import ReplyPrinter
+from pie_mlx.cli.clean import clean_text
 from pie_mlx.errors import PieError
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ _LOOK_EVERY_S = 0.05
 """How often the keyboard is looked at while nothing comes: well under what a person calls at once."""
 _WAIT_S = 0.3
 _MAX_MARK = 24
+_MIN_PREVIEW, _MAX_PREVIEW = 12, 60
+_MAX_RECALLED = 400
 
 
 class ChatLoop:
@@ -66,6 +71,7 @@ class ChatLoop:
         Raises:
             PieError: the engine has ended, and why.
         """
+        self._recall()
         self._tell_notices()
         while not self._is_over:
             line = self._read()
@@ -112,7 +118,10 @@ class ChatLoop:
         was_editing, self._is_editing = self._is_editing, False
         parsed = parse(line)
         if isinstance(parsed, Call):
+            before = self._session.facts.id
             self._show(run(self._session, parsed))
+            if self._session.facts.id != before:
+                self._recall()
         elif was_editing:
             self._show_reply(self._session.edit(parsed.text))
         else:
@@ -124,12 +133,11 @@ class ChatLoop:
         if isinstance(result, Generating):
             self._show_reply(result.reply)
         elif isinstance(result, Said | Moved):
-            screen.line(result.text)
+            self._say(result.text)
         elif isinstance(result, EditPrompt):
             self._is_editing, self._default = True, result.text
         elif isinstance(result, TreeDrawn):
-            for line in result.lines:
-                screen.line(str(line), style="bold" if line.is_current else "" if line.is_on_path else "dim")
+            self._draw()
         elif isinstance(result, Copied):
             self._copy(result)
         elif isinstance(result, Exported):
@@ -137,6 +145,30 @@ class ChatLoop:
         else:
             assert isinstance(result, Leave), "every result has its case"
             self._is_over = True
+
+    def _say(self, text: str) -> None:
+        """Show what a command has to say; a listing stands apart from the next prompt."""
+        from rich.text import Text
+
+        shown = Text(clean_text(text))
+        shown.highlight_regex(r"(?m)^/\w+", "bold")
+        self._screen.render(shown)
+        if "\n" in text:
+            self._screen.line()
+
+    def _draw(self) -> None:
+        """Draw the tree as wide as the screen; the branch that the user is on stands out, the others are dim."""
+        from rich.text import Text
+
+        tree = self._session.conversation.tree
+        beside = max(len(str(line)) - len(line.text) for line in draw_tree(tree))
+        preview = (self._screen.size()[0] - 1 - len(" → ") - beside) // 2
+        for line in draw_tree(tree, preview=min(max(preview, _MIN_PREVIEW), _MAX_PREVIEW)):
+            shown = Text(clean_text(str(line)), style="bold" if line.is_current else "" if line.is_on_path else "dim")
+            if line.branches:
+                shown.stylize("cyan", len(shown) - len(line.names))
+            self._screen.render(shown)
+        self._screen.line()
 
     def _copy(self, copied: Copied) -> None:
         """Copy by the system's own command where there is one, else ask the terminal."""
@@ -149,6 +181,19 @@ class ChatLoop:
             self._screen.line(f"{len(copied.text):,} characters are more than terminals copy; use /export", style="dim")
             return
         self._screen.line(f"copied {len(copied.text):,} characters", style="dim")
+
+    def _recall(self) -> None:
+        """Show the last exchange of a session that is continued: one sees where it was left."""
+        if not self._session.path():
+            return
+        message, reply = self._session.conversation.tree.last_exchange()
+        text = message.text if len(message.text) <= _MAX_RECALLED else message.text[: _MAX_RECALLED - 1] + "…"
+        self._screen.line(f"> {text}", style="dim")
+        self._screen.line()
+        printer = ReplyPrinter(self._screen, theme=self._theme, reasoning="hide")
+        printer.push(ReplyPiece("", reply.text))
+        printer.finish()
+        self._screen.line()
 
     # --- replies ---------------------------------------------------------------------------
 

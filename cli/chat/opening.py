@@ -55,7 +55,8 @@ def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Given
     with opened(flags, settings, given=given, stderr=stderr) as session, Interrupts() as interrupts:
         keyboard = Keyboard(sys.stdin.fileno(), interrupts)
         loop = ChatLoop(session, screen, keyboard=keyboard, stderr=stderr, theme=_theme(flags.theme), history=history)
-        screen.line(f"{session.model}, session {session.facts.name}. /help shows commands, Ctrl-D leaves.", style="dim")
+        keys = "/help · Ctrl-C stops a reply · Ctrl-D leaves"
+        screen.line(f"{session.model} · session {session.facts.name} · {keys}", style="dim")
         loop.run(interrupts)
 
 

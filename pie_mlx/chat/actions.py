@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pie_mlx.chat.attachments import read_attachment
 from pie_mlx.chat.clipboard import osc52
-from pie_mlx.chat.drawing import draw_tree
+from pie_mlx.chat.drawing import draw_tree, preview_of
 from pie_mlx.chat.export import to_json, to_markdown
 from pie_mlx.chat.results import Copied, EditPrompt, Exported, Generating, Leave, Moved, Result, Said, TreeDrawn
 from pie_mlx.chat.session import ChatSession
@@ -114,7 +114,7 @@ def switch(session: ChatSession, argument: str) -> Result:
         )
     name = session.conversation.switch(argument)
     path = session.path()
-    last = " ".join(path[-1].text.split())[:80] if path else "before the first message"
+    last = preview_of(path[-1].text, 80) if path else "before the first message"
     return Moved(name, f"on branch {name}: {last}")
 
 
@@ -130,7 +130,7 @@ def undo(session: ChatSession, argument: str) -> Result:
     _refuse_argument(argument, "undo")
     message, kept = session.undo()
     where = f"; it is kept as branch {kept} (/switch {kept})" if kept else ""
-    return Moved(session.branch, f"took back {' '.join(message.text.split())[:60]!r}{where}")
+    return Moved(session.branch, f"took back {preview_of(message.text, 60)!r}{where}")
 
 
 def retry(session: ChatSession, argument: str) -> Result:
@@ -248,10 +248,12 @@ def pages(session: ChatSession, argument: str) -> Result:
     kinds = f"{counts.private:,} private, {counts.shared:,} shared, {counts.cached:,} cached"
     lines = [f"{counts.held:,} of {counts.total:,} pages held: {kinds}; {counts.sharing_ratio:.2f} views a page"]
     largest = sorted(readings.contexts, key=lambda context: -context.num_pages)
+    names = [context.name or f"context {context.id}" for context in largest[:_MAX_ROWS]]
+    width = max(map(len, names), default=0)
     lines += [
-        f"{context.name or f'context {context.id}'}  {context.num_pages:,} pages ({context.num_private:,} private), "
+        f"{name:{width}}  {context.num_pages:>6,} pages ({context.num_private:,} private), "
         f"{context.num_resident:,}/{context.num_tokens:,} tokens"
-        for context in largest[:_MAX_ROWS]
+        for name, context in zip(names, largest, strict=False)
     ]
     if len(largest) > _MAX_ROWS:
         lines.append(f"and {len(largest) - _MAX_ROWS} more")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pie_mlx.chat.turns import Turn, TurnId, TurnTree
+
+_FENCE = re.compile(r"^ *(?:```|~~~).*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,12 @@ class TreeLine:
     def __str__(self) -> str:
         """Return the line as plain text; the mark of the current place is no colour."""
         mark = "●" if self.is_current else "○"
-        names = f"  [{', '.join(self.branches)}]" if self.branches else ""
-        return f"{self.stem}{mark} {self.text}{' (partial)' if self.is_partial else ''}{names}"
+        return f"{self.stem}{mark} {self.text}{' (partial)' if self.is_partial else ''}{self.names}"
+
+    @property
+    def names(self) -> str:
+        """Return the end of the line: the branches in brackets."""
+        return f"  [{', '.join(self.branches)}]" if self.branches else ""
 
 
 def draw_tree(tree: TurnTree, *, preview: int = 32) -> list[TreeLine]:
@@ -70,14 +77,14 @@ def _replies(children: dict[TurnId | None, list[Turn]], parent: TurnId | None) -
 def _line(tree: TurnTree, reply: Turn, stem: str, on_path: set[TurnId], preview: int) -> TreeLine:
     """Describe one exchange."""
     assert reply.parent is not None, "a reply answers a message"
-    text = f"{_preview(tree.turns[reply.parent].text, preview)} → {_preview(reply.text, preview)}"
+    text = f"{preview_of(tree.turns[reply.parent].text, preview)} → {preview_of(reply.text, preview)}"
     is_current = tree.tip == reply.id
     return TreeLine(
         stem, reply.id, text, tuple(tree.tips_at(reply.id)), reply.id in on_path, is_current, reply.is_partial
     )
 
 
-def _preview(text: str, length: int) -> str:
-    """Return the beginning of a text on one line."""
-    line = " ".join(text.split())
+def preview_of(text: str, length: int) -> str:
+    """Return the beginning of a text on one line, without the fences of its code."""
+    line = " ".join(_FENCE.sub("", text).split())
     return (line if len(line) <= length else line[: length - 1] + "…") or "(nothing)"

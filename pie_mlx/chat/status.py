@@ -44,6 +44,8 @@ class Status:
         parts = list(self.parts)
         if width is not None and len(" · ".join(parts[:2])) > width:
             return parts[1][:width]
+        if width is not None and len(" · ".join(parts)) > width:
+            parts[-1] = parts[-1].partition(" (")[0]
         while width is not None and len(parts) > 1 and len(" · ".join(parts)) > width:
             parts.pop()
         return " · ".join(parts)

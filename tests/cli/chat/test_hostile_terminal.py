@@ -97,6 +97,8 @@ def test_a_killed_chat_reopens_with_its_partial_reply(open_terminal: Open, envir
     again = open_terminal()
     again.expect("the last reply is not complete")
     again.prompt()
+    assert "> slow" in again.text(), "one sees where the conversation was left"
+    assert again.text().count("word") == turn.text.count("word")
     again.say("/tree")
     assert "(partial)" in again.text()
     assert again.leave() == 0

@@ -286,6 +286,7 @@ def test_the_status_line_has_all_parts_and_fits_a_width(session: ChatSession, sa
         assert len(status.line(width)) <= width
     assert status.line(20).startswith("ctx ")
     assert status.line(40).startswith("scripted · ctx ")
+    assert status.line(len(line) - 1) == line.partition(" (shared")[0]
 
 
 def test_quit_leaves(session: ChatSession) -> None:

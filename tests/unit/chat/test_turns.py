@@ -86,6 +86,14 @@ def test_a_preview_is_one_line() -> None:
     assert line.text == "a b xxxxx… → re a b xx…"
 
 
+def test_a_preview_of_code_shows_the_code() -> None:
+    """A reply that begins with a fence is known by what is in it."""
+    tree = TurnTree()
+    _exchange(tree, "```python\ndef add(a, b):\n```\nso")
+    (line,) = draw_tree(tree)
+    assert line.text.startswith("def add(a, b): so → ")
+
+
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "x" * 41, "a/b", ".x"])
 def test_a_branch_name_is_a_plain_word(name: str) -> None:
     """Names are typed after /switch, so they hold no space and begin with a letter or digit."""
