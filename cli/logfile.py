@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 import traceback
+from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -86,7 +87,8 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         raise UsageError(f"the log {path} cannot be written: {error.strerror}", "--log-file FILE") from error
     finally:
-        handler.close()
+        with suppress(OSError):
+            handler.close()
 
 
 def begin(command: str, *, flag: str | None, debug: bool) -> None:
@@ -127,7 +129,9 @@ def end(code: int, began_s: float) -> None:
     for handler in [handler for handler in _ROOT.handlers if isinstance(handler, LogFile)]:
         LOG.info("end %d after %.1f s", code, time.monotonic() - began_s)
         _ROOT.removeHandler(handler)
-        handler.close()
+        # A full disk was told of when the first record was lost; how the command ended does not hang on its log.
+        with suppress(OSError):
+            handler.close()
 
 
 def failure(code: str, error: BaseException) -> None:

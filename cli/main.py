@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -218,6 +219,8 @@ def _invoke(args: Sequence[str]) -> int:
         return _fail(_report(error), error, edge)
     except typer.TyperException as error:
         return _fail(_usage_report(error), error, edge)
+    except OSError as error:
+        return _fail(_system_report(error) or _fault_report(error), error, edge)
     except Exception as error:  # noqa: BLE001  the outer edge: what nobody foresaw is reported as our fault
         return _fail(_fault_report(error), error, edge)
     return code
@@ -271,6 +274,10 @@ def _fail(report: Report, error: BaseException, edge: EdgeFlags) -> int:
         show_failure(report, as_json=edge.json, color=edge.color)
     except (StdoutClosedError, BrokenPipeError):
         abandon_stdout()
+    except OSError:
+        # Stdout takes nothing more, a full disk say: the person at the terminal is told.
+        abandon_stdout()
+        show_failure(report, as_json=False, color=edge.color)
     code = getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 1
 
@@ -302,6 +309,31 @@ def _usage_report(error: typer.TyperException) -> Report:
     for told, plain in _PLAINER:
         what = what.replace(told, plain)
     return Report("usage", what, None, f"{command} --help")
+
+
+_REFUSALS = {
+    errno.ENOSPC: (
+        "disk_full",
+        "the disk is full",
+        "free some space; pie-mlx config path shows which folders are used",
+    ),
+    errno.EDQUOT: ("disk_full", "the disk quota is used up", "free some space"),
+    errno.EROFS: ("not_writable", "this place cannot be written", "pie-mlx config path shows which folders are used"),
+    errno.EACCES: ("not_writable", "access is refused", "pie-mlx config path shows which folders are used"),
+    errno.EPERM: ("not_writable", "access is refused", "pie-mlx config path shows which folders are used"),
+}
+"""What the system may refuse to any command: code, sentence, what to try."""
+
+
+def _system_report(error: OSError) -> Report | None:
+    """Report what the system refused; None where that is no usual refusal."""
+    from pie_mlx.cli.diagnostics import Report
+
+    if error.errno not in _REFUSALS:
+        return None
+    code, what, hint = _REFUSALS[error.errno]
+    place = f"{error.filename}: " if error.filename else ""
+    return Report(code, what, f"{place}{error.strerror}", hint)
 
 
 def _fault_report(error: Exception) -> Report:

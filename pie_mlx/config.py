@@ -325,8 +325,9 @@ def set_value(key: str, text: str, *, path: Path | None = None) -> Path:
     _read_file(path)
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig")) if path.exists() else tomlkit.document()
     document[key] = value
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(path.name + ".new")
+    target = path.resolve()  # where it is a link, the link stays
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = target.with_name(target.name + ".new")
     written.write_text(tomlkit.dumps(document), encoding="utf-8")
-    written.replace(path)
+    written.replace(target)
     return path

@@ -92,6 +92,19 @@ def test_a_group_alone_shows_its_commands_and_says_what_is_missing(here: RunCli,
     assert done.stderr.startswith(f"error: {' '.join(('pie-mlx', *group))} needs a command\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("args", [("models",), ("models", "--json"), ("--help",)], ids=" ".join)
+def test_a_full_disk_is_a_sentence(args: tuple[str, ...]) -> None:
+    """Exit 1 and what to do, on stderr; no traceback, and no JSON where none can be written."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pie_mlx", *args], check=False, stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: the disk is full\n")
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_stream_that_the_caller_closed_is_no_failure(closed: str) -> None:
     """What would go there goes nowhere; the rest is as ever."""

@@ -76,6 +76,16 @@ def test_a_log_that_cannot_be_written(here: RunCli, log: Path, tmp_path: Path) -
     assert done.stderr.count("cannot be written") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+def test_a_log_on_a_full_disk_changes_nothing_else(here: RunCli, log: Path) -> None:
+    """One note, the answer, and the exit code of what was done."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.symlink_to("/dev/full")
+    done = here("config", "path")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "No space left" in done.stderr
+
+
 def test_a_wrong_configuration_does_not_stop_its_mending(
     here: RunCli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
