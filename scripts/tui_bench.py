@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
+import importlib.util
 import json
 import os
 import pty
@@ -38,7 +39,8 @@ PREFILL_TOKENS = 2_000
 IDLE_S = 20.0
 MESSAGES, SOAK_NODES = 500, 5_000
 CURSOR = "❯".encode()
-ALPHABET = "\n abcdefghijklmnopqrstuvwxyz0123456789.:?/"
+WORDS = "one word after another"
+PATIENCE_S = 60.0
 
 
 def say(line: str) -> None:
@@ -228,51 +230,16 @@ def measure_idle(trace: Path) -> None:
             say(f"idle over {name}: {share:.2%} of a processor, {count} bytes written in {IDLE_S:.0f} s")
 
 
-class CharText:
-    """A text model with one token a character."""
-
-    vocab_size = len(ALPHABET)
-    eos_ids: frozenset[int] = frozenset()
-    think_markers = None
-    has_chat_template = True
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Encode."""
-        return [max(0, ALPHABET.find(char)) for char in text]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode."""
-        return "".join(ALPHABET[token] for token in ids)
-
-    def stream(self) -> CharText:
-        """Return a streaming decoder."""
-        return self
-
-    def push(self, token: int) -> str:
-        """Decode one token."""
-        return ALPHABET[token]
-
-    def finish(self) -> str:
-        """Hold nothing back."""
-        return ""
-
-    def render(
-        self, messages: Sequence[Any], *, add_generation_prompt: bool = True, thinking: bool | None = None
-    ) -> list[int]:
-        """Render messages."""
-        return self.encode("".join(f"{message['role']}:{message['content']}\n" for message in messages))
-
-
 def fake_engine() -> Any:
-    """Start an engine over the fake device."""
-    from pie_mlx.backend.fake import FakeBackend
-    from pie_mlx.engine import Engine, EngineSettings
-
-    return Engine.start(
-        lambda: FakeBackend(vocab_size=CharText.vocab_size, context_tokens=1 << 18),
-        EngineSettings(pool_pages=4096, page_size=16),
-        CharText(),
-    )
+    """Start an engine on the device that the chat's tests talk to: it answers each message with some words."""
+    path = Path(__file__).parents[1] / "tests" / "engine" / "chat" / "scripted.py"
+    spec = importlib.util.spec_from_file_location("tui_bench_scripted", path)
+    assert spec is not None, "the file is there"
+    assert spec.loader is not None, "it is a module"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.start_engine(lambda text: f"{text}: {WORDS}", pool_pages=4096, context_tokens=1 << 18)
 
 
 def held() -> tuple[float, int, int, int]:
@@ -284,9 +251,14 @@ def held() -> tuple[float, int, int, int]:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds; what is waited for happens on other threads."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.002)
+    """Wait until something holds.
+
+    Raises:
+        TimeoutError: it never came to hold.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110  what is waited for happens on other threads
+            await asyncio.sleep(0.002)
 
 
 async def _soak() -> None:
@@ -300,9 +272,9 @@ async def _soak() -> None:
     say("soak             RSS MB   files   threads   tasks")
     with fake_engine() as engine, tempfile.TemporaryDirectory() as folder:
         store = SessionStore(Path(folder) / "sessions.db")
-        settings = ChatSettings(max_tokens=24)
+        settings = ChatSettings(max_tokens=64)
         sources = Sources(engine=engine, open_chat=lambda: ChatSession.new(engine, store, settings=settings))
-        app = make_app(sources, bridge=Bridge(pace_s=0.01), start="chat")
+        app = make_app(sources, bridge=Bridge(pace_s=0.05), start="chat")
         events = list(told(SOAK_NODES))
         async with app.run_test(size=(140, 42)) as pilot:
             for number in range(MESSAGES + 1):

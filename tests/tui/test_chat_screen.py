@@ -117,6 +117,32 @@ def test_long_replies_keep_their_finished_blocks(
     drive(app, scenario)
 
 
+def test_a_long_conversation_has_few_blocks_and_looks_the_same(
+    talk: Talk, drive: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older turns become one block: what a frame costs does not grow with them, and no line moves."""
+    monkeypatch.setattr("pie_mlx.tui.widgets.chat.transcript._MOST_BLOCKS", 8)
+    app = talk({f"m{number}": f"first [/x]\n\nsecond {number}" for number in range(8)})
+
+    async def scenario(pilot: Pilot[None]) -> None:
+        transcript = app.screen.query_one(Transcript)
+        for number in range(8):
+            await say(pilot, f"m{number}")
+            await wait_until(pilot, lambda: is_idle(app))
+            transcript.say("a notice")
+            # A turn takes ten lines, wherever it stands; the pane has room for two.
+            height = max(transcript.size.height, 10 * (number + 1))
+            await wait_until(pilot, lambda height=height: transcript.virtual_size.height == height)
+        assert len(transcript.query("Static")) < 20, "of 32"
+        words = [line.strip() for line in shown(app).splitlines() if line.strip().startswith(("m", "second"))]
+        assert words == [word for number in range(8) for word in (f"m{number}", f"second {number}")]
+        assert app.desk.chat is not None
+        await transcript.show_path(app.desk.chat.path())
+        await wait_until(pilot, lambda: transcript.virtual_size.height == 8 * 8)
+
+    drive(app, scenario)
+
+
 def test_escape_stops_and_keeps_what_there_is(talk: Talk, drive: Any, wait_until: Any) -> None:
     """A stopped reply is partial, said to be so, and the next turn works."""
     app = talk({"long": "word " * 200, "next": "fine"}, pause_s=0.01)

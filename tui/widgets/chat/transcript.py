@@ -20,6 +20,14 @@ _BLOCK_CHARS = 1_200
 """A block longer than this is full: what comes next goes into another one."""
 
 
+_MOST_BLOCKS = 60
+"""More blocks than this: the older ones become a single one. The layout of a frame looks at every block there is."""
+_OLD = "said old"
+_KINDS = frozenset({"said", "thought", "head", "answer", "notice"})
+_GAPS = {"answer": "\n"}
+"""What stands before a block inside another, by its kind; others are set off by an empty line."""
+
+
 class Transcript(VerticalScroll, can_focus=True):
     """Messages, replies and notices, oldest first; stays at the end unless it was scrolled up."""
 
@@ -40,8 +48,12 @@ class Transcript(VerticalScroll, can_focus=True):
         """Show other turns; what was there is gone."""
         await self.remove_children()
         self._tail, self._part, self._shown = None, None, ("", "")
-        blocks = [Static(text, markup=False, classes=kind) for turn in turns for kind, text in self._turn(turn)]
-        await self.mount(*blocks)
+        blocks = [block for turn in turns for block in self._turn(turn)]
+        whole: list[tuple[str, Text]] = []
+        while old := _num_old([kind for kind, _text in blocks]):
+            whole.append((_OLD, _joined(blocks[:old])))
+            blocks = blocks[old:]
+        await self.mount(*(Static(text, markup=False, classes=kind) for kind, text in [*whole, *blocks]))
         self._sticks = True
         self._keep_end()
 
@@ -68,7 +80,21 @@ class Transcript(VerticalScroll, can_focus=True):
     def add_message(self, text: str) -> None:
         """Add what the user said."""
         inks = inks_of(self.app)
+        self._join_old()
         self._append(Static(_headed("❯ you", text, inks["accent"], inks["strong"]), markup=False, classes="said"))
+
+    def _join_old(self) -> None:
+        """Make the older blocks a single one, which looks the same; between turns all blocks are finished."""
+        blocks = [block for block in self.query_children(Static) if not block.has_class("old")]
+        kinds = [next(iter(block.classes & _KINDS), "answer") for block in blocks]
+        old = _num_old(kinds)
+        if not old:
+            return
+        texts = [block.content for block in blocks[:old]]
+        joined = _joined([(kind, text) for kind, text in zip(kinds, texts, strict=False) if isinstance(text, Text)])
+        with self.app.batch_update():
+            _ = self.mount(Static(joined, markup=False, classes=_OLD), before=blocks[0])
+            _ = self.remove_children(blocks[:old])
 
     # --- a reply as it comes --------------------------------------------------------------------
 
@@ -148,6 +174,23 @@ class Transcript(VerticalScroll, can_focus=True):
         self._keep_end()
 
 
+def _num_old(kinds: list[str]) -> int:
+    """Return how many of the first blocks, about half and whole turns, are to become one; 0 while there are few."""
+    begins = [at for at, kind in enumerate(kinds) if kind == "said" and at]
+    if len(kinds) <= _MOST_BLOCKS or not begins:
+        return 0
+    return max((at for at in begins if at <= _MOST_BLOCKS // 2), default=begins[0])
+
+
+def _joined(blocks: list[tuple[str, Text]]) -> Text:
+    """Return blocks as one text, set off from each other as they are on the screen."""
+    out = Text()
+    for kind, text in blocks:
+        out.append(_GAPS.get(kind, "\n\n") if out.plain else "")
+        out.append_text(text)
+    return out
+
+
 def _headed(head: str, text: str, head_style: Style, style: Style) -> Text:
     """Return a text under a head."""
     out = Text(f"{clean_text(head)}\n", style=head_style + Style(bold=True))
@@ -166,7 +209,12 @@ class _Part:
         self._done = Text()
 
     def push(self, piece: str) -> list[Text]:
-        """Take a piece; return the blocks that it filled."""
+        """Take a piece; return the blocks that it filled. However long it is, they are as if it had come bit by bit."""
+        length = max(1, _BLOCK_CHARS // 4)
+        return [full for at in range(0, len(piece), length) for full in self._push(piece[at : at + length])]
+
+    def _push(self, piece: str) -> list[Text]:
+        """Take a short piece."""
         full = self._take(self._splitter.push(piece))
         tail = self._splitter.tail
         cut = tail.rfind("\n") if len(tail) > _BLOCK_CHARS else -1
