@@ -72,7 +72,8 @@ class LogFile(RotatingFileHandler):
         self._is_broken = True
         from pie_mlx.cli.diagnostics import Stderr
 
-        Stderr().note(f"the log {self.baseFilename} cannot be written: {sys.exc_info()[1]}")
+        error = sys.exc_info()[1]
+        Stderr().note(f"the log {self.baseFilename} cannot be written: {getattr(error, 'strerror', None) or error}")
 
 
 def check_writable(path: Path) -> None:

@@ -72,7 +72,9 @@ class Editor:
             KeyboardInterrupt: Ctrl-C on an empty message.
         """
         self._mark = mark
-        return self._session.prompt(default=default, handle_sigint=False).strip("\n")
+        typed = self._session.prompt(default=default, handle_sigint=False).strip("\n")
+        # Bytes that are no text come as lone surrogates; together they may be text after all.
+        return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def _first_mark(self) -> FormattedText:
         """Show the mark; while there are several lines it says so."""

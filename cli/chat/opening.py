@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import os
 import sys
@@ -50,6 +51,7 @@ def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Given
     from pie_mlx.cli.chat.loop import ChatLoop
     from pie_mlx.cli.chat.screen import Screen
 
+    _speak_utf8()
     screen = Screen(sys.stdout, settings.color)
     history = None if flags.no_save else config.folder("state") / "chat_history"
     with opened(flags, settings, given=given, stderr=stderr) as session, Interrupts() as interrupts:
@@ -58,6 +60,13 @@ def run_interactive(flags: ChatFlags, settings: config.Settings, *, given: Given
         keys = "/help · Ctrl-C stops a reply · Ctrl-D leaves"
         screen.line(f"{session.model} · session {session.facts.name} · {keys}", style="dim")
         loop.run(interrupts)
+
+
+def _speak_utf8() -> None:
+    """Leave ASCII, which is what an unset locale means: the terminal behind it speaks UTF-8."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if codecs.lookup(stream.encoding).name == "ascii":
+            stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
 
 
 def run_piped(flags: ChatFlags, settings: config.Settings, *, given: Given, stderr: Stderr) -> None:

@@ -32,8 +32,11 @@ class Screen:
     """One terminal. All text is cleaned and taken literally."""
 
     def __init__(self, stream: TextIO, color: ColorWish = "auto") -> None:
-        """Write to ``stream``."""
+        """Write to ``stream``; a character that its encoding lacks is escaped instead of failing."""
         self._stream = stream
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
         self._has_color = wants_color(color, stream)
         self._console = self._make_console()
         self._row = 0

@@ -36,7 +36,9 @@ class Database:
                 ":memory:" if path is None else path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
-            raise SessionError(self.place, f"cannot be opened: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            hint = "pie-mlx chat --no-save keeps nothing; PIE_MLX_STATE_DIR=FOLDER is another place"
+            raise SessionError(self.place, f"cannot be opened: {reason}", hint) from error
         try:
             self._prepare()
         except BaseException:

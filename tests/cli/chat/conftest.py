@@ -69,7 +69,11 @@ class Terminal:
 
     def send(self, text: str) -> None:
         """Type."""
-        os.write(self._master, text.encode())
+        self.send_bytes(text.encode())
+
+    def send_bytes(self, sent: bytes) -> None:
+        """Type what may be no text."""
+        os.write(self._master, sent)
 
     def read(self, seconds: float = 0.05) -> None:
         """Take in what the program writes within ``seconds``."""

@@ -72,10 +72,14 @@ def test_control_c_in_a_pipe_ends_with_130_and_keeps_the_reply(tmp_path: Path) -
 
 
 def test_a_conversation_in_a_terminal(open_terminal: Callable[..., Any]) -> None:
-    """A turn, one that is stopped, a retry, the tree and the figures: the second prompt finds the first."""
+    """A turn, one that is stopped, a retry, the tree and the figures, in a locale that says ASCII and means nothing."""
     options = ("--pool-pages", "256", "--max-tokens", "200", "--temp", "0", "--offline", "--session", "talk")
-    terminal = open_terminal((sys.executable, "-m", "pie_mlx", "chat", *options))
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    terminal = open_terminal((sys.executable, "-m", "pie_mlx", "chat", *options), **ascii_locale)
     terminal.prompt()
+    terminal.say("/fork ěšč")
+    terminal.expect("branch ěšč begins here")
+    terminal.say("/switch main")
     terminal.say("What is the capital of France?")
     assert "Paris" in terminal.text()
     terminal.send("Write a long story about a dragon.\r")

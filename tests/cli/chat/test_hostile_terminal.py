@@ -50,6 +50,18 @@ def test_a_hostile_message_is_never_obeyed(open_terminal: Open) -> None:
     assert terminal.leave() == 0
 
 
+def test_bytes_that_are_no_text_are_no_failure(open_terminal: Open) -> None:
+    """What a paste of another encoding sends is shown as such; the chat goes on."""
+    terminal = open_terminal()
+    terminal.prompt()
+    terminal.send_bytes(b"caf\xe9 \xff\r")
+    terminal.expect("you said: 'caf")
+    terminal.prompt()
+    terminal.say("again")
+    assert "you said: 'again'" in terminal.text()
+    assert terminal.leave() == 0
+
+
 def test_hostile_file_names_are_never_obeyed(open_terminal: Open, tmp_path: Path) -> None:
     """A file may have any name: it is attached, and told in clean text."""
     path = tmp_path / f"a{CLIPBOARD}[red].txt"
