@@ -176,13 +176,17 @@ def figures(name: str, seconds: list[float]) -> None:
     say(f"{name:<34} median {ms[0]:6.1f} ms   p95 {ms[1]:6.1f} ms   max {ms[2]:6.1f} ms   n {len(ordered)}")
 
 
-def press_many(program: Terminal, keys: str) -> list[float]:
-    """Press keys one after another, each once all frames of the one before have come."""
-    out = []
+def press_many(name: str, program: Terminal, keys: str) -> None:
+    """Press keys one after another, each once all frames of the one before have come; write what they took.
+
+    Processor time says what a key costs where other programs keep the machine busy.
+    """
+    out, before = [], program.cpu_s()
     for at in range(PRESSES):
         program.quiet(0.05)
         out.append(program.press(keys[at % len(keys)]))
-    return out
+    figures(name, out)
+    say(f"{'':<34} processor {1e3 * (program.cpu_s() - before) / PRESSES:.1f} ms a key, the engine's included")
 
 
 # --- the measurements -----------------------------------------------------------------------------
@@ -194,23 +198,24 @@ def measure_opening(trace: Path) -> None:
         start = program.until(b"\x1b[?1049h")
         first = program.until(b"thoughts")
         whole = program.until(f"{NODES} thoughts".encode())
-        say(f"open {NODES:,} nodes: first rows after {first - start:.2f} s, all after {whole - start:.2f} s")
+        words = f"first rows after {first - start:.2f} s, all after {whole - start:.2f} s"
+        say(f"open {NODES:,} nodes: {words}, {program.cpu_s():.2f} s of processor since the program began")
         program.quiet(1.0)
-        figures("j, down a row", press_many(program, "j"))
-        figures("page down and up", press_many(program, "\x04\x15"))
-        figures("to the end and the beginning", press_many(program, "Gg"))
-        figures("fold and unfold", press_many(program, "hl"))
-        figures("one event back and forward", press_many(program, "[]"))
+        press_many("j, down a row", program, "j")
+        press_many("page down and up", program, "\x04\x15")
+        press_many("to the end and the beginning", program, "Gg")
+        press_many("fold and unfold", program, "hl")
+        press_many("one event back and forward", program, "[]")
 
 
 def measure_prefill(trace: Path) -> None:
     """Press keys while the engine prefills without a pause."""
     with terminal(__file__, "--beside-prefill", str(trace)) as program:
         program.until(b"1000 thoughts")
-        figures("j, engine idle", press_many(program, "jk"))
+        press_many("j, engine idle", program, "jk")
         program.process.send_signal(signal.SIGUSR1)
         time.sleep(2.0)
-        figures(f"j, beside a prefill of {PREFILL_TOKENS:,}", press_many(program, "jk"))
+        press_many(f"j, beside a prefill of {PREFILL_TOKENS:,}", program, "jk")
 
 
 def measure_idle(trace: Path) -> None:
