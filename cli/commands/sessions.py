@@ -37,7 +37,7 @@ class ExportFlags(Group):
 
     panel: ClassVar[str] = "Export"
 
-    form: Annotated[Form, typer.Option("--form", help="Markdown or JSON.")] = Form.md
+    form: Annotated[Form, typer.Option("--format", "--form", help="Markdown or JSON.")] = Form.md
     to: Annotated[Path | None, typer.Option("--to", "-o", help="A new file (default: stdout).")] = None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pie_mlx.errors import ChecksumMismatch, ModelError, ModelNotFound, NetworkUnavailable, UsageError
 from pie_mlx.models.fetch_hub import fetch_hub, remove_snapshot, sha256_of
 from pie_mlx.models.fetch_package import fetch_member
-from pie_mlx.models.folder import check_weights, read_config, require_tokenizer
+from pie_mlx.models.folder import check_weights, no_folder, read_config, require_tokenizer
 from pie_mlx.models.gguf import convert_gguf
 from pie_mlx.models.install import installing, sweep_partials
 from pie_mlx.models.load import check_model_type
@@ -147,7 +147,7 @@ def _slot(name: str | None, source: Source) -> str:
 def _existing(label: str, source: Source) -> Source:
     """Refuse a path that is not there."""
     if isinstance(source, FolderSource) and not source.path.is_dir():
-        raise ModelNotFound(label, f"there is no folder {source.path}", "pie-mlx models")
+        raise ModelNotFound(label, no_folder(source.path), "pie-mlx models")
     if isinstance(source, FileSource) and not source.path.is_file():
         raise ModelNotFound(label, f"there is no file {source.path}", "pie-mlx models")
     return source

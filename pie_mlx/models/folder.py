@@ -47,6 +47,11 @@ def read_optional_json(path: Path) -> Json:
     return read_json(path) if path.is_file() else {}
 
 
+def no_folder(path: Path) -> str:
+    """Say why ``path`` is no model's folder."""
+    return f"{path} is a file, but not a .gguf file" if path.is_file() else f"there is no folder {path}"
+
+
 def read_config(folder: Path) -> Json:
     """Read ``config.json`` and check that it names a model type and asks for no code of its own.
 
@@ -56,7 +61,7 @@ def read_config(folder: Path) -> Json:
         UnsupportedModel: the model brings Python code that would have to run.
     """
     if not folder.is_dir():
-        raise ModelNotFound(folder.name, f"there is no folder {folder}", "pie-mlx models")
+        raise ModelNotFound(folder.name, no_folder(folder), "pie-mlx models")
     path = folder / "config.json"
     if not path.is_file():
         raise ModelCorrupt(folder.name or str(folder), f"config.json is missing in {folder}")
