@@ -224,7 +224,6 @@ def test_file_is_converted_once(make_gguf: MakeGGUF, cache: Path) -> None:
     assert locate(str(path)) != first
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/such.gguf", "no-such-model"])
 def test_a_file_that_is_no_model_is_called_a_file(tmp_path: Path) -> None:
     """The error does not look for a folder where a file is."""
     path = tmp_path / "notes.txt"
@@ -233,6 +232,7 @@ def test_a_file_that_is_no_model_is_called_a_file(tmp_path: Path) -> None:
         locate(str(path))
 
 
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such.gguf", "no-such-model"])
 def test_missing_things_are_not_found(name: str) -> None:
     """A path or name that leads nowhere is a missing model."""
     with pytest.raises(ModelNotFound) as caught:
