@@ -182,7 +182,7 @@ def test_a_resize_in_mid_reply_neither_loses_nor_doubles() -> None:
     """A tail that the resize has moved stays; what follows is rendered again from the next block on."""
     terminal = _Emulated(80, 24)
     printer = ReplyPrinter(_Sized(terminal, "never"), theme="dark", reasoning="show")
-    text = "".join(f"line{n}x 😀 with some more words to wrap\n\n" for n in range(60))
+    text = "".join(f"line{n}x 😀 漢字 👨‍👩‍👧 with some more words to wrap\n\n" for n in range(60))
     for at in range(0, len(text), 3):
         if at == 600:
             terminal.emulator.resize(24, 60)
