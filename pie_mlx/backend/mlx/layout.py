@@ -64,15 +64,16 @@ class Layout:
 
     def build(self, make_kv: Callable[[KVLeaf], T], make_state: Callable[[StateLeaf], T]) -> list[Any]:
         """Return one cache for each node: a leaf's own, or a tuple of those of its children."""
+        return [_build(node, make_kv, make_state) for node in self.nodes]
 
-        def one(node: Node) -> Any:
-            if isinstance(node, KVLeaf):
-                return make_kv(node)
-            if isinstance(node, StateLeaf):
-                return make_state(node)
-            return tuple(one(child) for child in node.children)
 
-        return [one(node) for node in self.nodes]
+def _build(node: Node, make_kv: Callable[[KVLeaf], T], make_state: Callable[[StateLeaf], T]) -> Any:
+    """Return a node's cache; a function inside ``build`` would refer to itself and hold the pass until a collection."""
+    if isinstance(node, KVLeaf):
+        return make_kv(node)
+    if isinstance(node, StateLeaf):
+        return make_state(node)
+    return tuple(_build(child, make_kv, make_state) for child in node.children)
 
 
 def own_caches(module: nn.Module) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,27 @@ def test_steps_built_ahead_write_in_place(make_driver: Make, new_sequence: Make)
     _decode(driver, sequences, _wants)
     assert driver.backend.num_ahead - before == NUM_STEPS - 1
     assert driver.backend.memory()["peak"] - active < one_array
+
+
+def test_a_wrong_guess_is_gone_at_once(kind: str, make_driver: Make, new_sequence: Make) -> None:
+    """What was built in vain lets go of the arena without a collection: the next writes are in place all the same."""
+    driver = make_driver(kind, AHEAD)
+    driver.backend.allocate(20_000, 16)
+    arrays = 2 * driver.backend.facts.num_layers
+    one_array = driver.backend.memory()["arena"] // arrays
+    sequences = [new_sequence(driver, at) for at in range(2)]
+    driver.backend.step([sequence.segment([5 + at, 17]) for at, sequence in enumerate(sequences)])
+    first = [sequence.segment([60], GREEDY) for sequence in sequences]
+    gc.collect()
+    gc.disable()
+    try:
+        driver.backend.step(first, lambda: _other_slot(_after(first, driver.free[:2])))
+        active = driver.backend.memory()["active"]
+        mx.reset_peak_memory()
+        driver.backend.step([sequence.segment([61], GREEDY) for sequence in sequences])
+        assert driver.backend.memory()["peak"] - active < one_array
+    finally:
+        gc.enable()
 
 
 def test_the_probe_knows_this_device() -> None:
