@@ -80,6 +80,9 @@ class Form(Protocol):
     def end(self, answer: Answer) -> None:
         """An answer has ended."""
 
+    def break_off(self) -> None:
+        """The answer that was being given out has failed: what is said next stands on a line of its own."""
+
     def finish(self, summary: dict[str, Fact]) -> None:
         """All have ended."""
 
@@ -180,6 +183,9 @@ class Answerer:
         except (KeyboardInterrupt, Cancelled):
             request.cancel()
             interrupted = True
+        except PieError:
+            form.break_off()
+            raise
         give(splitter.finish(), None)
         completion = request.partial
         answer = Answer(
@@ -291,6 +297,12 @@ class TextForm:
             self._stderr.line("\n")
             self._reasoning_open = False
 
+    def break_off(self) -> None:
+        """End the line."""
+        self._end_reasoning()
+        if self._line_open:
+            self._stdout.line()
+
     def end(self, answer: Answer) -> None:
         """End the line, and say what the text alone does not."""
         self._end_reasoning()
@@ -331,6 +343,9 @@ class JsonForm:
             return
         facts = {"schema": PIECE_SCHEMA, "index": index, "text": split.answer, "reasoning": reasoning}
         self._stdout.json({**facts, "tokens": list(piece.tokens) if piece else []}, compact=True)
+
+    def break_off(self) -> None:
+        """Leave it at whole lines."""
 
     def end(self, answer: Answer) -> None:
         """Say nothing."""

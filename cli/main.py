@@ -68,7 +68,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failure, 2 usage, 3 model, 4 starved, 5 unsolved.",
+    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failure, 2 usage, 3 model, 4 starved, 5 unsolved "
+    "(with --check), 130 interrupted.",
 )
 
 

@@ -53,7 +53,7 @@ def checked_text(name: str, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not UTF-8 text (byte {error.start})", "convert it to UTF-8 first") from error
+        raise UsageError(f"{name} is not UTF-8 text (byte {error.start})", "convert it, if it is text") from error
     if "\0" in text:
         raise UsageError(f"{name} looks binary: it holds NUL bytes", "attach text only")
     return text.replace("\r\n", "\n")

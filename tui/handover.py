@@ -15,9 +15,14 @@ def hand_over(desk: Desk, run: Run, node: Node) -> ChatSession:
     """Begin a conversation with the question, answered by the thoughts down to ``node``; its context shares their K/V.
 
     Raises:
-        UsageError: there is no chat to go to, or a reply runs.
+        UsageError: there is no chat to go to, a reply runs, or nobody has written a thought yet.
         PieError: the chat cannot be opened, or the node has no thought.
     """
+    thoughts = "\n".join(step.text for step in desk.story.tree.path(node.id) if step.text)
+    if not thoughts:
+        raise UsageError(
+            "no thought has been written here to go on with", "go to a node below, or type in the chat (F2)"
+        )
     chat = open_chat(desk)
     chat.check_idle()
     context = run.fork_to_chat(node.id)
@@ -26,7 +31,6 @@ def hand_over(desk: Desk, run: Run, node: Node) -> ChatSession:
         talk = chat.conversation
         message = talk.message(desk.story.tree.question, None)
         _message, turn, _kept = talk.add_exchange(message, chat.model, None)
-        thoughts = "\n".join(step.text for step in desk.story.tree.path(node.id) if step.text)
         whole = replace(turn, text=thoughts, state=TurnState.COMPLETE, finish_reason="stop")
         chat.store.update_turn(whole)
         talk.tree.put(whole)

@@ -319,6 +319,11 @@ def _note_pages(story: RunStory, event: PagesRead) -> None:
     story.peak_pages = max(story.peak_pages, event.pool.held)
 
 
+def _note_finish(story: RunStory, event: Finished) -> None:
+    if event.peak is not None:
+        story.peak_pages = max(story.peak_pages, event.peak.held)
+
+
 def _note_pruned(story: RunStory, event: Pruned) -> None:
     _note_freed(story, event)
     span = story.spans.get(event.node)
@@ -342,6 +347,7 @@ _TAKERS: dict[type[Event], _Note] = {
     NodeDone: _note_done,
     Scored: _note_score,
     PagesRead: _note_pages,
+    Finished: _note_finish,
     Pruned: _note_pruned,
     Deduplicated: _note_freed,
     RunStarted: _note_run,

@@ -11,7 +11,7 @@ from typing import TypeVar
 from orjson import loads
 
 from pie_mlx.errors import PieError
-from pie_mlx.search.errors import TraceError
+from pie_mlx.search.errors import NO_TRACE, TraceError
 from pie_mlx.search.trace import Event, EventError, Finished, Header, event_from_json, header_from_json, parse_line
 from pie_mlx.tui.bridge import Bridge, describe
 from pie_mlx.tui.bulk import collector_paused
@@ -154,7 +154,8 @@ class TraceLines:
         except PieError as error:
             raise self._error(error.message) from error
         except (ValueError, RecursionError) as error:
-            raise self._error(str(error) if isinstance(error, EventError) else "the line is damaged") from error
+            unread = "the line is damaged" if self.number > 1 else NO_TRACE
+            raise self._error(str(error) if isinstance(error, EventError) else unread) from error
 
     def _error(self, reason: str) -> TraceError:
         """Return an error that names the line that was read last."""

@@ -97,6 +97,8 @@ def _make_ask(prompt: str, answer: AnswerFlags, settings: Settings, schema: Mapp
     from pie_mlx.cli.answering import Ask
     from pie_mlx.cli.options import sampling_of
 
+    if settings.max_tokens < 1:
+        raise InvalidParameter("max_tokens", settings.max_tokens, "at least 1: an answer of no token is none")
     sampling = sampling_of(settings, seed=answer.seed, num_logprobs=answer.logprobs or 0)
     return Ask(
         prompt=prompt,

@@ -51,5 +51,5 @@ def read_attachment(path: Path) -> Attachment:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", "convert it to UTF-8 first") from error
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", "convert it, if it is text") from error
     return Attachment(path.name, text.replace("\r\n", "\n").replace("\r", "\n"))

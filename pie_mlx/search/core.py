@@ -63,8 +63,8 @@ class SearchCore:
         pages = engine.readings().pages
         self.free_before = pages.free + pages.cached
         """Pages free, or free for the taking, before the run."""
-        self.peak_pages = 0
-        self.sharing_at_peak = 1.0
+        self.peak = PoolCounts()
+        """The pool when this run held most."""
         self.repeat_recorded: Callable[[], None] = lambda: None
         """Repeats the user's doings that the trace holds in this place; the run installs it."""
         self._told_notices: set[str] = set()
@@ -102,16 +102,14 @@ class SearchCore:
 
     def read_pages(self) -> None:
         """Read the pool, remember its peak, and tell it."""
-        pages = self.engine.readings().pages
-        self.note_pages(pages)
-        counts = PoolCounts(pages.free, pages.private, pages.shared, pages.cached, viewed=pages.views)
-        self.tell(PagesRead(pool=counts))
+        self.tell(PagesRead(pool=self.note_pages(self.engine.readings().pages)))
 
-    def note_pages(self, pages: PageCounts) -> None:
-        """Remember the widest moment."""
-        held = pages.private + pages.shared
-        if held > self.peak_pages:
-            self.peak_pages, self.sharing_at_peak = held, pages.sharing_ratio
+    def note_pages(self, pages: PageCounts) -> PoolCounts:
+        """Remember the widest moment; return what was read."""
+        counts = PoolCounts(pages.free, pages.private, pages.shared, pages.cached, viewed=pages.views)
+        if counts.held > self.peak.held:
+            self.peak = counts
+        return counts
 
     def make_resident(self, nodes: Iterable[NodeId]) -> None:
         """Compute what nodes lack in one batch, so that all their forks share it."""

@@ -45,6 +45,7 @@ def conclude(core: SearchCore, ending: Ending, progress: Progress) -> SearchResu
             solved=solved,
             node=chosen,
             error=told or None if error is not None or reason is FinishReason.FAILED else None,
+            peak=core.peak,
         )
     )
     return _result(core, progress, reason, error)
@@ -126,10 +127,10 @@ def _result(core: SearchCore, progress: Progress, reason: FinishReason, error: P
         wall_s=core.spending.wall_s,
         pages=PoolUse(
             total=pages.total,
-            peak=core.peak_pages,
+            peak=core.peak.held,
             free_before=core.free_before,
             free_after=pages.free + pages.cached,
-            sharing_ratio=core.sharing_at_peak,
+            sharing_ratio=core.peak.sharing_ratio,
         ),
         alarms=tuple(tree.alarms),
         notices=tuple(tree.notices),

@@ -22,6 +22,10 @@ class TreeError(PieError):
         return f"node {self.node}: {self.reason}"
 
 
+NO_TRACE = "this is no trace of a search"
+"""The reason for a file whose first line cannot be read."""
+
+
 @dataclass(eq=False)
 class TraceError(PieError):
     """A trace file cannot be read or written; names the file and, where there is one, the line."""

@@ -60,6 +60,8 @@ class RunMetrics:
     prefill_saved: float | None
     """Share of the prompt tokens whose K/V was there already."""
     peak_pages: int | None
+    sharing_at_peak: float | None
+    """Viewed pages ÷ held pages when most were held."""
     mean_pages: float | None
     """Held pages, averaged over time."""
     freed_pages: int
@@ -107,7 +109,8 @@ def measure(events: Iterable[Event]) -> RunMetrics:
         wall_s=wall_s,
         tokens_per_s=_ratio(tokens.completion, wall_s),
         prefill_saved=_ratio(tokens.cached, tokens.prompt),
-        peak_pages=tally.peak_pages,
+        peak_pages=None if tally.peak is None else tally.peak.held,
+        sharing_at_peak=None if tally.peak is None else tally.peak.sharing_ratio,
         mean_pages=_ratio(tally.held_ns, tally.pool_ns),
         freed_pages=tally.freed_pages,
         sharing_ratio=_ratio(tally.viewed_ns, tally.held_ns),
@@ -155,7 +158,7 @@ class _Tally:
         self.verdicts: Counter[Verdict] = Counter()
         self.num_calls = self.freed_pages = self.num_alarms = self.last_ns = 0
         self.held_ns = self.viewed_ns = self.pool_ns = 0
-        self.peak_pages: int | None = None
+        self.peak: PoolCounts | None = None
         self._pool: PoolCounts | None = None
         self._pool_since = 0
 
@@ -179,13 +182,19 @@ class _Tally:
                 self._read(event)
             case Finished():
                 self._weigh(event.t_ns)
+                if event.peak is not None:
+                    self._widen(event.peak)
             case _:
                 pass
 
     def _read(self, event: PagesRead) -> None:
         self._weigh(event.t_ns)
         self._pool, self._pool_since = event.pool, event.t_ns
-        self.peak_pages = max(self.peak_pages or 0, event.pool.held)
+        self._widen(event.pool)
+
+    def _widen(self, pool: PoolCounts) -> None:
+        if self.peak is None or pool.held > self.peak.held:
+            self.peak = pool
 
     def _weigh(self, now_ns: int) -> None:
         """Add the latest reading for the time that it held."""

@@ -251,6 +251,7 @@ class Run(Controls):
 
         Raises:
             Impossible: with both numbers.
+            InvalidParameter: the run's own budget of pages is too small.
         """
         core, params = self._core, self.params
         if params.propose != "model" or params.strategy in _WHOLE_ANSWERS:
@@ -260,6 +261,9 @@ class Run(Controls):
         total = self._engine.readings().pages.total
         if need > total:
             raise Impossible(need, total)
+        if params.budget_pages is not None and need > params.budget_pages:
+            wanted = f"at least {need}, which one path of this search needs"
+            raise InvalidParameter("budget_pages", params.budget_pages, wanted)
 
     def _search(self, progress: Progress) -> Ending:
         """Drive the strategy to its end."""

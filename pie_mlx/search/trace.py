@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from pie_mlx.errors import Fact, UsageError
-from pie_mlx.search.errors import NewerTraceError, TraceError, TreeError
+from pie_mlx.search.errors import NO_TRACE, NewerTraceError, TraceError, TreeError
 from pie_mlx.search.replay import apply, replay
 from pie_mlx.search.trace_events import (
     EVENTS,
@@ -287,7 +287,8 @@ def _parse(path: Path, number: int, line: bytes, convert: Callable[[object], _T]
     except UnknownEventError as error:
         raise NewerTraceError(str(path), number, str(error)) from error
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, EventError) else "the line is damaged"
+        unread = "the line is damaged" if number > 1 else NO_TRACE
+        reason = str(error) if isinstance(error, EventError) else unread
         raise TraceError(str(path), number, reason) from error
 
 

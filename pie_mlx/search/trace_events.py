@@ -271,6 +271,8 @@ class Finished(Event):
     solved: bool | None = None
     """None where the task cannot check."""
     error: str | None = None
+    peak: PoolCounts | None = None
+    """The pool when the run held most, which may lie between two readings; it depends on when the run looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

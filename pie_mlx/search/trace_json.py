@@ -163,6 +163,7 @@ _BY_TYPE: dict[str, _Convert] = {
     "TokenCounts": _numbers(TokenCounts),
     "NodePages": _numbers(NodePages),
     "PoolCounts": _numbers(PoolCounts),
+    "PoolCounts | None": _optional(_numbers(PoolCounts)),
 }
 _PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool, "str | None": str, "bool | None": bool}
 _READERS: dict[str, tuple[type[Event], dict[str, type], dict[str, _Convert], frozenset[str]]] = {

@@ -70,6 +70,11 @@ class PoolCounts:
         """Pages that some table views."""
         return self.private + self.shared
 
+    @property
+    def sharing_ratio(self) -> float:
+        """Views per held page; 1.0 is no sharing."""
+        return self.viewed / self.held if self.held else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

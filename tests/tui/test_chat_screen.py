@@ -339,6 +339,31 @@ def test_a_thought_is_carried_into_a_chat(
     engine.close()
 
 
+def test_a_node_without_a_thought_opens_no_chat(
+    talk: Talk, open_app: Any, drive: Any, wait_until: Any, scripted: ModuleType
+) -> None:
+    """At the root nobody has written anything: the key says so, and no empty turn comes of it."""
+    from pie_mlx.search.params import SearchParams
+    from pie_mlx.search.run import Run
+    from pie_mlx.search.tasks.free import Free
+
+    engine = scripted.start_engine(lambda _text: "think of it")
+    bridge = Bridge(pace_s=0.0)
+    run = Run(engine, Free("Why?", depth=2), SearchParams(max_tokens=12, breadth=2), listen=bridge.offer)
+    store = SessionStore(None)
+    app = open_app(Sources(engine=engine, run=run, open_chat=lambda: ChatSession.new(engine, store)), bridge=bridge)
+
+    async def scenario(pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: app.desk.story.is_over)
+        await pilot.press("g", "c")
+        await wait_until(pilot, lambda: any("no thought has been written" in n.message for n in app._notifications))
+        assert not isinstance(app.screen, ChatScreen)
+        assert app.desk.chat is None
+
+    drive(app, scenario)
+    engine.close()
+
+
 @pytest.mark.parametrize("theme", ["pie-dark", "pie-light"])
 @pytest.mark.parametrize("size", [(60, 16), (100, 30), (160, 50)])
 def test_picture(size: tuple[int, int], theme: str, talk: Talk, drive: Any, *, wait_until: Any, compare: Any) -> None:

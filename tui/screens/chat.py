@@ -168,7 +168,9 @@ class ChatScreen(Page):
             await self._switch_mouse(parsed.argument)
             return
         if isinstance(parsed, commands.Call) and parsed.name == "search":
-            self.ask_search(question_of(chat, parsed.argument))
+            question = question_of(chat, parsed.argument)
+            self.ask_search(question)
+            self.query_one(Transcript).say(f"searching “{one_line(question)}”: F3 shows the tree, c there comes back")
             return
         if isinstance(parsed, commands.Call):
             await self._show_result(commands.run(chat, parsed))
@@ -232,8 +234,7 @@ class ChatScreen(Page):
         transcript.show_reply(text.reasoning, text.answer)
         if not reply.is_over:
             return
-        words = {"cancelled": "stopped; what was written is kept as a partial reply"}.get(text.finish_reason or "")
-        transcript.end_reply(describe(reply.error) if reply.error is not None else words)
+        transcript.end_reply(None if reply.error is None else describe(reply.error))
         if self.chat is not None:
             self._shown = (self.chat.facts.id, self.chat.branch, len(self.chat.path()))
         self._say_notices()

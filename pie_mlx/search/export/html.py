@@ -138,8 +138,8 @@ def _figures(story: Story) -> str:
         ("Time", f"{m.wall_s:.1f} s", f"{m.num_calls:,} model calls"),
     ]
     if m.peak_pages is not None:
-        ratio = "–" if m.sharing_ratio is None else f"{m.sharing_ratio:.1f}×"
-        rows.append(("Peak pages", f"{m.peak_pages:,}", f"sharing {ratio} · {m.freed_pages:,} freed by pruning"))
+        shared = "" if m.sharing_at_peak is None else f"each shared {m.sharing_at_peak:.1f}× · "
+        rows.append(("Peak pages", f"{m.peak_pages:,}", f"{shared}{m.freed_pages:,} freed by pruning"))
     if m.unparsed_share is not None and m.invalid_share is not None:
         unusable = m.unparsed_share + m.invalid_share
         rows.append(("Not a step", _percent(unusable), f"{_percent(m.unparsed_share)} of all unparsed"))

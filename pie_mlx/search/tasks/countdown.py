@@ -162,7 +162,7 @@ class Countdown(Task[State]):
         return yes_or_no(f"Can these make {self.target}?", f"left: {self.key(state)}")
 
 
-_EXAMPLE = "try: '2 3 7 8 50 75 = 431'"
+_EXAMPLE = "'2 3 7 8 50 75 = 431'"
 
 
 def _is_natural(value: Fraction) -> bool:

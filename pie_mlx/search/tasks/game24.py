@@ -48,7 +48,7 @@ class Game24(Task[State]):
             TaskError: there are not four numbers from 1 to 13.
         """
         if len(numbers) != 4 or not all(1 <= number <= 13 for number in numbers):
-            raise TaskError(f"game24 takes four numbers from 1 to 13, not {as_words(numbers)!r}", "try: '4 4 6 8'")
+            raise TaskError(f"game24 takes four numbers from 1 to 13, not {as_words(numbers)!r}", "'4 4 6 8'")
         self.numbers = tuple(sorted(numbers))
 
     @classmethod
@@ -56,7 +56,7 @@ class Game24(Task[State]):
         """Read four numbers, with blanks or commas between them."""
         parts = [part for part in re.split(r"[\s,]+", question.strip()) if part]
         if not all(re.fullmatch(r"[0-9]{1,3}", part, re.ASCII) for part in parts):
-            raise TaskError(f"game24 takes four numbers from 1 to 13, not {question[:40]!r}", "try: '4 4 6 8'")
+            raise TaskError(f"game24 takes four numbers from 1 to 13, not {question[:40]!r}", "'4 4 6 8'")
         return cls(*map(int, parts))
 
     @classmethod

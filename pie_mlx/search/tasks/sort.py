@@ -48,7 +48,7 @@ class Sort(Task[State]):
             TaskError: there are not 2 to 64 digits.
         """
         if not 2 <= len(digits) <= 64 or not all(0 <= digit <= 9 for digit in digits):
-            raise TaskError("sort takes 2 to 64 digits from 0 to 9", "try: '3 1 2 0 9 1 5 3'")
+            raise TaskError("sort takes 2 to 64 digits from 0 to 9", "'3 1 2 0 9 1 5 3'")
         self.digits = digits
 
     @classmethod
@@ -56,7 +56,7 @@ class Sort(Task[State]):
         """Read digits, with blanks or commas between them."""
         parts = [part for part in re.split(r"[\s,]+", question.strip("[] \t\n")) if part]
         if not all(re.fullmatch(r"[0-9]", part, re.ASCII) for part in parts):
-            raise TaskError(f"sort takes single digits, not {question[:40]!r}", "try: '3 1 2 0 9 1 5 3'")
+            raise TaskError(f"sort takes single digits, not {question[:40]!r}", "'3 1 2 0 9 1 5 3'")
         return cls(*map(int, parts))
 
     @classmethod

@@ -46,7 +46,7 @@ class Sudoku4(Task[State]):
             TaskError: it is not sixteen of ``.1234`` with an empty cell, or a digit stands twice where it may once.
         """
         if not re.fullmatch(r"[.1-4]{16}", grid, re.ASCII) or "." not in grid or not _is_consistent(grid):
-            raise TaskError("sudoku4 takes 16 cells of . and 1 to 4 without a clash", "try: '12../34../21../43..'")
+            raise TaskError("sudoku4 takes 16 cells of . and 1 to 4 without a clash", "'12../34../21../43..'")
         self.grid = grid
 
     @classmethod

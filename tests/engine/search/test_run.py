@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pie_mlx.errors import PressureError
+from pie_mlx.errors import InvalidParameter, PressureError
+from pie_mlx.search.metrics import measure
 from pie_mlx.search.node import NodeStatus
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.result import SearchResult
@@ -64,8 +65,9 @@ def tree_of(result: SearchResult) -> list[tuple[object, ...]]:
 
 
 def facts(events: Sequence[Event]) -> list[Event]:
-    """Return events without their times."""
-    return [replace(event, t_ns=0) for event in events]
+    """Return events without their times, and without the widest moment, which depends on when the run looked."""
+    timeless = [replace(event, t_ns=0) for event in events]
+    return [replace(event, peak=None) if isinstance(event, Finished) else event for event in timeless]
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -214,6 +216,27 @@ def test_the_budget_of_pages_narrows_the_run(start_engine: Any) -> None:
     narrow = Run(start_engine(), Fixed(QUESTION), replace(SMALL, budget_pages=18)).result(60)
     assert tree_of(narrow) == tree_of(wide)
     assert narrow.pages.peak < wide.pages.peak
+
+
+def test_a_budget_of_pages_below_one_path_is_refused(start_engine: Any) -> None:
+    """Nothing is run that could only go over its own budget; the number that would do is named."""
+    with pytest.raises(InvalidParameter, match="at least"):
+        Run(start_engine(), Free(QUESTION), replace(SMALL, budget_pages=1)).result(60)
+
+
+def test_the_widest_moment_is_told_with_the_end(start_engine: Any, tmp_path: Path) -> None:
+    """The trace, and what is measured of it, name the peak that the result names."""
+    run = Run(start_engine(), Free(QUESTION), SMALL)
+    writer = TraceWriter.create(tmp_path / "t.jsonl", run.header())
+    run.record(writer)
+    result = run.result(60)
+    writer.close()
+    trace = read_trace(tmp_path / "t.jsonl")
+    assert trace.finished is not None
+    assert trace.finished.peak is not None
+    measured = measure(trace.events)
+    assert trace.finished.peak.held == measured.peak_pages == result.pages.peak
+    assert measured.sharing_at_peak == pytest.approx(result.pages.sharing_ratio)
 
 
 def test_patience_ends_a_search_that_finds_nothing_better(start_engine: Any) -> None:

@@ -99,8 +99,11 @@ class TreeView(LineView):
         is_marked = is_whole or len(self.story.tree) <= _BEST_PATH_UP_TO
         self._best = frozenset(node.id for node in self.story.best_path()) if is_marked else frozenset()
         self.set_num_rows(len(self.rows))
-        if self.follows and self.story.latest is not None:
-            self._go(self.rows.nearest(self.story.latest))
+        latest = self.story.latest
+        if is_whole and change.num_events and self.story.best_path():
+            latest = self.story.best_path()[-1].id  # what was heard of last is seldom what was found
+        if self.follows and latest is not None:
+            self._go(self.rows.nearest(latest))
         else:
             self._go(self.rows.nearest(kept))
 
