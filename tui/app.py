@@ -30,6 +30,7 @@ from pie_mlx.tui.screens.page import Page, SearchAsked
 from pie_mlx.tui.screens.report import ReportScreen
 from pie_mlx.tui.screens.tree import TreeScreen
 from pie_mlx.tui.tailing import start_reading
+from pie_mlx.tui.widgets.frame.bars import KeyBar
 
 SCREENS = ("chat", "tree", "engine")
 
@@ -120,10 +121,11 @@ class Workbench(App[None]):
     def _pages(self) -> list[Page]:
         """Return the pages that were shown so far; hidden ones keep their own records up to date.
 
-        One that is on its way has no widgets yet: it catches up as soon as it is shown.
+        One that is on its way has no widgets yet, and catches up as soon as it is shown; one that is being left has
+        none any more.
         """
         shown = [screen for stack in self._screen_stacks.values() for screen in stack if isinstance(screen, Page)]
-        return [page for page in shown if page.is_mounted]
+        return [page for page in shown if page.is_mounted and page.query(KeyBar)]
 
     def _alarm(self, note: AlarmNote) -> None:
         """Remember an alarm, and say it where it is new; a trace that is opened raises its old ones quietly."""

@@ -100,7 +100,7 @@ def test_long_replies_keep_their_finished_blocks(
 ) -> None:
     """The tail stays short however long the reply grows, and no line is lost or doubled."""
     monkeypatch.setattr("pie_mlx.tui.widgets.chat.transcript._BLOCK_CHARS", 120)
-    lines = [f"line {number}" for number in range(60)]
+    lines = [f"line {number}" for number in range(200)]
     app = talk({"go": "\n".join(lines)}, context_tokens=20_000, pool_pages=2_000, pause_s=0.001)
 
     async def scenario(pilot: Pilot[None]) -> None:
@@ -110,7 +110,7 @@ def test_long_replies_keep_their_finished_blocks(
         await wait_until(pilot, lambda: is_idle(app))
         blocks = [str(each.render()) for each in app.screen.query_one(Transcript).query("Static")]
         assert len(blocks) >= 4
-        assert max(map(len, blocks)) < 300
+        assert max(map(len, blocks)) < 900, "of 1,890 characters"
         text = "\n".join(blocks).splitlines()
         assert [line.strip() for line in text if line.startswith("line ")] == lines
 
@@ -154,7 +154,7 @@ def test_escape_stops_and_keeps_what_there_is(talk: Talk, drive: Any, wait_until
         await wait_until(pilot, lambda: is_idle(app))
         assert app.desk.chat is not None
         assert app.desk.chat.path()[-1].is_partial
-        assert "kept as a partial reply" in shown(app)
+        assert "the reply is kept as it is" in shown(app)
         await say(pilot, "next")
         await wait_until(pilot, lambda: is_idle(app))
         assert "fine" in shown(app)

@@ -64,7 +64,7 @@ def without_times(path: Path) -> list[dict[str, Any]]:
         event = json.loads(line)
         if event["event"] in ("pages", "notice", "alarm", "pause", "resume", "step") and "node" not in event:
             continue
-        for name in ("seq", "t_ns", "pages", "tokens", "freed_pages"):
+        for name in ("seq", "t_ns", "pages", "tokens", "freed_pages", "peak"):
             event.pop(name, None)
         kept.append(event)
     return kept

@@ -220,8 +220,12 @@ def test_the_budget_of_pages_narrows_the_run(start_engine: Any) -> None:
 
 def test_a_budget_of_pages_below_one_path_is_refused(start_engine: Any) -> None:
     """Nothing is run that could only go over its own budget; the number that would do is named."""
-    with pytest.raises(InvalidParameter, match="at least"):
-        Run(start_engine(), Free(QUESTION), replace(SMALL, budget_pages=1)).result(60)
+    result = Run(start_engine(), Free(QUESTION), replace(SMALL, budget_pages=1)).result(60)
+    assert isinstance(result.error, InvalidParameter)
+    assert "budget_pages" in result.error.message
+    assert "at least" in result.error.message
+    assert result.exit_code == 2
+    assert result.answer is None
 
 
 def test_the_widest_moment_is_told_with_the_end(start_engine: Any, tmp_path: Path) -> None:
