@@ -21,6 +21,7 @@ from pie_mlx.tui.alarms import AlarmNote, is_alarming, note_of
 from pie_mlx.tui.bridge import Arrived, Bridge, describe
 from pie_mlx.tui.desk import Desk, Sources
 from pie_mlx.tui.handover import begin_search, prepare_search
+from pie_mlx.tui.hangup import watch_terminal
 from pie_mlx.tui.inks import PALETTES, themes
 from pie_mlx.tui.screens.chat import ChatScreen
 from pie_mlx.tui.screens.dialogs import Confirm
@@ -81,6 +82,8 @@ class Workbench(App[None]):
         sources, bridge = self.desk.sources, self.desk.bridge
         await self.switch_mode(self._start)
         bridge.open(self.post_message, sources.engine)
+        if not self.is_headless:
+            watch_terminal(lambda: self.call_from_thread(self.exit, return_code=1))
         if sources.run is not None:
             self.desk.story.header = sources.run.header()
             sources.run.start()

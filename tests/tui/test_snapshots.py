@@ -92,7 +92,8 @@ def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any
 
     async def scenario(pilot: Pilot[None]) -> None:
         await pilot.press("b")
-        await pilot.pause()
+        for _ in range(3):  # the cursor's message, the detail that follows from it, and its drawing
+            await pilot.pause()
         compare(app, f"tree-{size[0]}x{size[1]}-{theme}")
 
     drive(app, scenario, size=size)

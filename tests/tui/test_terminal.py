@@ -104,6 +104,15 @@ def test_a_terminated_run_restores_the_terminal(trace_file: Path) -> None:
     terminal.assert_restored()
 
 
+def test_a_terminal_that_is_gone_ends_the_workbench(trace_file: Path) -> None:
+    """Without a controlling terminal no signal comes: it ends all the same, and does not read its end for ever."""
+    terminal = Terminal([sys.executable, "-m", "pie_mlx", "tot", "view", str(trace_file)])
+    terminal.read_until(b"thoughts")
+    os.close(terminal.slave)
+    os.close(terminal.master)
+    assert terminal.process.wait(20) != 0
+
+
 def test_a_dead_engine_is_said_and_left(tmp_path: Path) -> None:
     """The screen stays and says so; q leaves as always."""
     terminal = Terminal([sys.executable, "-c", _DYING])
