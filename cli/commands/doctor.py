@@ -151,8 +151,8 @@ def _building() -> Finding:
     from pie_mlx.backend.mlx.passes import ids_can_be_written
 
     if ids_can_be_written():
-        return Finding("steps", Verdict.OK, "the next step is built while one runs")
-    text = "the next step is built only when one has ended: small models decode slower"
+        return Finding("steps", Verdict.OK, "the next step can be built while one runs (done on a GPU)")
+    text = "on a GPU the next step is built only when one has ended: small models decode slower"
     return Finding("steps", Verdict.WARNING, text, "install the MLX version that pie-mlx pins")
 
 

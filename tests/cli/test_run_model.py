@@ -48,10 +48,17 @@ def test_json_has_exactly_its_fields(cli: RunCli) -> None:
 
 def test_text_and_pipe_are_one_prompt(cli: RunCli) -> None:
     """What a pipe brings is joined to the argument: more prompt tokens than the argument alone has."""
-    short = json.loads(cli("run", "Say it:", "--max-tokens", "0", "--json", *SMALL).stdout)
-    both = json.loads(cli("run", "Say it:", "--max-tokens", "0", "--json", *SMALL, stdin="one two three").stdout)
+    short = json.loads(cli("run", "Say it:", "--max-tokens", "1", "--json", *SMALL).stdout)
+    both = json.loads(cli("run", "Say it:", "--max-tokens", "1", "--json", *SMALL, stdin="one two three").stdout)
     assert both["prompt_tokens"] > short["prompt_tokens"]
-    assert (short["text"], short["completion_tokens"], short["ttft_s"]) == ("", 0, None)
+    assert short["completion_tokens"] == 1
+
+
+def test_an_answer_of_no_token_is_refused(cli: RunCli) -> None:
+    """It would be an empty success."""
+    done = cli("run", "Say it:", "--max-tokens", "0", *SMALL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "at least 1" in done.stderr
 
 
 def test_pieces_join_to_the_text(cli: RunCli) -> None:

@@ -199,7 +199,8 @@ async def settle(app: Workbench, pilot: Pilot[None]) -> None:
         return app.reader is not None and app.reader.is_alive() and not app.desk.sources.live
 
     await until(pilot, lambda: not is_reading() and app.desk.bridge.is_quiet)
-    await pilot.pause()
+    for _ in range(3):  # a widget's message, what follows from it on another widget, and the drawing
+        await pilot.pause()
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:

@@ -366,7 +366,9 @@ def test_a_node_without_a_thought_opens_no_chat(
 
 @pytest.mark.parametrize("theme", ["pie-dark", "pie-light"])
 @pytest.mark.parametrize("size", [(60, 16), (100, 30), (160, 50)])
-def test_picture(size: tuple[int, int], theme: str, talk: Talk, drive: Any, *, wait_until: Any, compare: Any) -> None:
+def test_picture(
+    size: tuple[int, int], theme: str, talk: Talk, drive: Any, *, wait_until: Any, compare: Any, at_rest: Any
+) -> None:
     """Two turns, one of them generated anew, with a command being typed."""
     answers = {
         "What is a page?": "<think>A short answer will do.</think>A page is a run of slots.\n\n"
@@ -388,7 +390,7 @@ def test_picture(size: tuple[int, int], theme: str, talk: Talk, drive: Any, *, w
         screen.query_one(Composer).cursor_blink = False
         screen._show_figures()
         await pilot.pause()
-        await pilot.pause()
+        await at_rest(app, pilot)
         compare(app, f"chat-{size[0]}x{size[1]}-{theme}")
 
     drive(app, scenario, size=size)

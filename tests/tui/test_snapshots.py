@@ -86,14 +86,15 @@ def starved() -> Alarm:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any, *, drive: Any, compare: Any) -> None:
+def test_tree(
+    size: tuple[int, int], theme: str, trace_file: Path, open_app: Any, *, drive: Any, compare: Any, at_rest: Any
+) -> None:
     """A finished search with the cursor on its answer."""
     app = open_app(Sources(trace=trace_file), theme=theme)
 
     async def scenario(pilot: Pilot[None]) -> None:
         await pilot.press("b")
-        for _ in range(3):  # the cursor's message, the detail that follows from it, and its drawing
-            await pilot.pause()
+        await at_rest(app, pilot)
         compare(app, f"tree-{size[0]}x{size[1]}-{theme}")
 
     drive(app, scenario, size=size)
@@ -101,7 +102,7 @@ def test_tree(size: tuple[int, int], theme: str, trace_file: Path, open_app: Any
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_engine(size: tuple[int, int], theme: str, open_app: Any, *, drive: Any, compare: Any) -> None:
+def test_engine(size: tuple[int, int], theme: str, open_app: Any, *, drive: Any, compare: Any, at_rest: Any) -> None:
     """An engine under pressure, with the alarm in its banner."""
     app = open_app(Sources(), theme=theme, start="engine")
     app.desk.gauges = busy_engine()
@@ -109,7 +110,7 @@ def test_engine(size: tuple[int, int], theme: str, open_app: Any, *, drive: Any,
 
     async def scenario(pilot: Pilot[None]) -> None:
         await pilot.press("l", "h")
-        await pilot.pause()
+        await at_rest(app, pilot)
         compare(app, f"engine-{size[0]}x{size[1]}-{theme}")
 
     drive(app, scenario, size=size)
@@ -128,20 +129,22 @@ def test_engine(size: tuple[int, int], theme: str, open_app: Any, *, drive: Any,
         ("past", ["left_square_bracket"] * 12),
     ],
 )
-def test_other_views(name: str, keys: list[str], trace_file: Path, open_app: Any, *, drive: Any, compare: Any) -> None:
+def test_other_views(
+    name: str, keys: list[str], trace_file: Path, open_app: Any, *, drive: Any, compare: Any, at_rest: Any
+) -> None:
     """Views and dialogs of the tree screen."""
     app = open_app(Sources(trace=trace_file))
 
     async def scenario(pilot: Pilot[None]) -> None:
         await pilot.press(*keys)
         app.clear_notifications()
-        await pilot.pause()
+        await at_rest(app, pilot)
         compare(app, f"view-{name}")
 
     drive(app, scenario)
 
 
-def test_report(open_app: Any, *, drive: Any, compare: Any) -> None:
+def test_report(open_app: Any, *, drive: Any, compare: Any, at_rest: Any) -> None:
     """The watchdog's report in full."""
     app = open_app(Sources(), start="engine", theme="pie-contrast")
     app.desk.gauges = busy_engine()
@@ -149,7 +152,7 @@ def test_report(open_app: Any, *, drive: Any, compare: Any) -> None:
 
     async def scenario(pilot: Pilot[None]) -> None:
         await pilot.press("w")
-        await pilot.pause()
+        await at_rest(app, pilot)
         compare(app, "report")
 
     drive(app, scenario)

@@ -51,7 +51,7 @@ class BackendOptions:
     kind: Kind | None = None
     """Force views or gathers; None lets the planner choose."""
     builds_ahead: bool | None = None
-    """Build the next pass while one runs; None: where the input of a built graph can be written."""
+    """Build the next pass while one runs; None: on a GPU where the input of a built graph can be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class MlxBackend:
         self.notices = tuple(notice for notice in (verdict.notice, untold) if notice is not None)
         self._arena: Arena | None = None
         self._num_steps = 0
-        wanted = ids_can_be_written() if options.builds_ahead is None else options.builds_ahead
+        # On the CPU the cores that compute would build as well: a single stream was slower by a twentieth.
+        wanted = device != "cpu" and ids_can_be_written() if options.builds_ahead is None else options.builds_ahead
         self._builds_ahead = wanted and layout.num_states == 0
         self._ahead: Pass | None = None
         """Built for the step that was foreseen; it holds the arena's arrays, so nothing may write to them beside it."""
