@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
 from pie_mlx.backend.fake import FakeBackend, Faults
+from pie_mlx.chat import ChatSession, SessionStore
 from pie_mlx.engine import Engine, EngineSettings
 from pie_mlx.search.node import NodeId, NodePages, Score, TokenCounts
 from pie_mlx.search.trace import (
@@ -262,6 +266,42 @@ def save_trace() -> Callable[..., Path]:
 def new_teller() -> type[Teller]:
     """Return :class:`Teller`."""
     return Teller
+
+
+_SCRIPTED = Path(__file__).parents[1] / "engine" / "chat" / "scripted.py"
+
+
+@pytest.fixture(scope="module")
+def scripted() -> ModuleType:
+    """Return the device that answers from a script, which the chat's own tests talk to."""
+    spec = importlib.util.spec_from_file_location("tui_scripted", _SCRIPTED)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def talk(scripted: ModuleType, open_app: Any) -> Iterator[Callable[..., Workbench]]:
+    """Open the chat screen on a scripted model."""
+    engines: list[Engine] = []
+
+    def start(answers: Any = None, **backend: Any) -> Workbench:
+        engine = scripted.start_engine(answers, **backend)
+        engines.append(engine)
+        store = SessionStore(None)
+        app: Workbench = open_app(
+            Sources(engine=engine, open_chat=lambda: ChatSession.new(engine, store, name="demo")),
+            start="chat",
+            bridge=Bridge(pace_s=0.02),
+        )
+        return app
+
+    yield start
+    for engine in engines:
+        engine.close()
 
 
 _SNAPSHOTS = Path(__file__).parent / "snapshots"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 from textual.pilot import Pilot
 
 from pie_mlx.chat import ChatSession, SessionStore
-from pie_mlx.engine import Engine
 from pie_mlx.tui.app import Workbench
 from pie_mlx.tui.bridge import Bridge
 from pie_mlx.tui.desk import Sources
@@ -22,43 +18,7 @@ from pie_mlx.tui.widgets.chat.composer import Composer
 from pie_mlx.tui.widgets.chat.transcript import Transcript
 from pie_mlx.tui.widgets.frame.line_view import CursorLines, TextLines
 
-_SCRIPTED = Path(__file__).parents[1] / "engine" / "chat" / "scripted.py"
-
-
-@pytest.fixture(scope="module")
-def scripted() -> ModuleType:
-    """Return the device that answers from a script, which the chat's own tests talk to."""
-    spec = importlib.util.spec_from_file_location("tui_scripted", _SCRIPTED)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 Talk = Callable[..., Workbench]
-
-
-@pytest.fixture
-def talk(scripted: ModuleType, open_app: Any) -> Iterator[Talk]:
-    """Open the chat screen on a scripted model."""
-    engines: list[Engine] = []
-
-    def start(answers: Any = None, **backend: Any) -> Workbench:
-        engine = scripted.start_engine(answers, **backend)
-        engines.append(engine)
-        store = SessionStore(None)
-        app: Workbench = open_app(
-            Sources(engine=engine, open_chat=lambda: ChatSession.new(engine, store, name="demo")),
-            start="chat",
-            bridge=Bridge(pace_s=0.02),
-        )
-        return app
-
-    yield start
-    for engine in engines:
-        engine.close()
 
 
 def shown(app: Workbench) -> str:
@@ -158,22 +118,6 @@ def test_escape_stops_and_keeps_what_there_is(talk: Talk, drive: Any, wait_until
         await say(pilot, "next")
         await wait_until(pilot, lambda: is_idle(app))
         assert "fine" in shown(app)
-
-    drive(app, scenario)
-
-
-def test_scrolling_up_holds_while_a_reply_streams(talk: Talk, drive: Any, wait_until: Any) -> None:
-    """Who reads further up is not pulled down."""
-    app = talk({"long": "\n".join(f"row {n}" for n in range(70))}, pause_s=0.001)
-
-    async def scenario(pilot: Pilot[None]) -> None:
-        transcript = app.screen.query_one(Transcript)
-        await say(pilot, "long")
-        await wait_until(pilot, lambda: transcript.max_scroll_y > 20)
-        transcript.scroll_to(y=5, animate=False, immediate=True)
-        await pilot.pause()
-        await wait_until(pilot, lambda: is_idle(app))
-        assert transcript.scroll_offset.y == 5
 
     drive(app, scenario)
 

@@ -32,7 +32,7 @@ class Transcript(VerticalScroll, can_focus=True):
     """Messages, replies and notices, oldest first; stays at the end unless it was scrolled up."""
 
     FOCUS_ON_CLICK = False
-    DEFAULT_CSS: ClassVar[str] = "Transcript { scrollbar-size-vertical: 1; padding: 0 1; }"
+    DEFAULT_CSS: ClassVar[str] = "Transcript { scrollbar-size-vertical: 1; scrollbar-gutter: stable; padding: 0 1; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         """Start empty."""

@@ -67,11 +67,24 @@ class LineView(ScrollView, can_focus=True):
     def set_num_rows(self, number: int) -> None:
         """Say how many rows there are, and draw again."""
         self.virtual_size = Size(0, number)
+        self.keep_in_sight()
         self.refresh()
+
+    def on_resize(self) -> None:
+        """Keep in sight what must be, in a window of another size."""
+        self.keep_in_sight()
+
+    def keep_in_sight(self) -> None:
+        """Scroll to what must stay on the screen when the rows or the window change; here nothing must."""
 
     def num_rows(self) -> int:
         """Return how many rows there are."""
         return self.virtual_size.height
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Move the scroll bar too, also one that is on its way: Textual moves only one that is shown already."""
+        super().watch_scroll_y(old_value, new_value)
+        self.vertical_scrollbar.position = new_value
 
     def render_line(self, y: int) -> Strip:
         """Draw the row at line ``y`` of the window."""
@@ -91,6 +104,10 @@ class LineView(ScrollView, can_focus=True):
         height = self.scrollable_content_region.height
         if height > 0:
             self.scroll_to_region(Region(0, row, 1, 1), animate=False, force=True)
+
+    def show_end(self) -> None:
+        """Scroll to the last row, now and not after the next refresh, when other rows may be there."""
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def at_bottom(self) -> bool:
         """Whether the last row is on the screen."""

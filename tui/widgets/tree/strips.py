@@ -32,9 +32,12 @@ class DepthStrip(LineView):
         self.story = story
 
     def show_change(self) -> None:
-        """Draw again; the deepest level stays in sight."""
+        """Draw again."""
         self.set_num_rows(len(self.story.levels))
-        self.show_row(max(0, len(self.story.levels) - 1))
+
+    def keep_in_sight(self) -> None:
+        """Keep the deepest level in sight."""
+        self.show_end()
 
     def draw(self, row: int, width: int) -> Strip:
         """Draw one level."""
@@ -153,11 +156,13 @@ class LogView(LineView):
         self.story = story
 
     def show_change(self) -> None:
-        """Draw again; who reads further up is left alone."""
-        sticks = self._sticks
+        """Draw again."""
         self.set_num_rows(len(self.story.log))
-        if sticks:
-            self._to_end()
+
+    def keep_in_sight(self) -> None:
+        """Keep the end in sight; who reads further up is left alone."""
+        if self._sticks:
+            self.show_end()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stay at the end from now on, or no longer."""
@@ -166,15 +171,6 @@ class LogView(LineView):
             self._sticks = True
         elif new_value < old_value:
             self._sticks = False
-
-    def on_resize(self) -> None:
-        """Keep the end in sight in a window of another height."""
-        if self._sticks:
-            self._to_end()
-
-    def _to_end(self) -> None:
-        """Scroll to the end once the sizes are known."""
-        self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
     def draw(self, row: int, width: int) -> Strip:
         """Draw one line."""
