@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 from pie_mlx.errors import PieError
-from pie_mlx.search.replay import apply
+from pie_mlx.search.replay import APPLY, apply
 from pie_mlx.search.rewind import Moment, remember, take_back
 from pie_mlx.search.trace import Trace
 from pie_mlx.search.trace_events import (
@@ -43,8 +45,7 @@ _STEPS_BACK = 500
 """Events that can be taken back one by one; further back, the story is folded from its beginning."""
 
 
-@dataclass(slots=True)
-class Span:
+class Span(Struct, gc=False):
     """When a node was written, in nanoseconds since the run began; ``done_ns`` is None while it is."""
 
     started_ns: int
@@ -213,23 +214,47 @@ class RunStory:
         if self.fault is not None:
             return
         before = self.position
-        with collector_paused() if target - before > _MANY else nullcontext():
+        if target - before > _STEPS_BACK:
+            with collector_paused() if target - before > _MANY else nullcontext():
+                self._fold_many(target - _STEPS_BACK, change)
+        if self.fault is None:
             self._fold_each(target, change)
         change.num_events += self.position - before
 
+    def _fold_many(self, target: int, change: Change) -> None:
+        """Fold events that nobody takes back one by one; stop at one that contradicts those before it."""
+        tree, nodes, log = self.tree, self.tree.nodes, self.log
+        # Counting the levels once more costs less than following so many events.
+        self._standing.clear()
+        self._before.clear()
+        num_nodes = len(nodes)
+        for event in self.events[self.position : target]:
+            kind = type(event)
+            try:
+                APPLY[kind](tree, event)
+            except PieError as error:
+                self.fault = f"event {event.seq}: {error.message}"
+                return
+            self.position += 1
+            note, is_logged = _NOTES[kind]
+            if note is not None:
+                note(self, event)
+            if is_logged:
+                log.append(event)
+            if len(nodes) > num_nodes and event.node is not None:
+                num_nodes = len(nodes)
+                self._enter(nodes[event.node], change)
+            self.t_ns = event.t_ns
+
     def _fold_each(self, target: int, change: Change) -> None:
-        """Fold event by event; stop at one that contradicts those before it."""
+        """Fold events that can be taken back one by one; stop at one that contradicts those before it."""
         nodes, events = self.tree.nodes, self.events
-        if target - self.position > _STEPS_BACK:
-            # Counting the levels once more costs less than following so many events.
-            self._standing.clear()
         num_nodes = len(nodes)
         while self.position < target:
             event = events[self.position]
             was_alive = bool(self._standing) and self._is_alive(event)
             try:
-                if target - self.position <= _STEPS_BACK:
-                    self._before.append(self._now(event))
+                self._before.append(self._now(event))
                 apply(self.tree, event)
             except PieError as error:
                 self.fault = f"event {event.seq}: {error.message}"
@@ -255,7 +280,7 @@ class RunStory:
             self.t_ns,
             self.start,
             self.latest,
-            None if span is None else replace(span),
+            None if span is None else structs.replace(span),
             (self.range.low, self.range.high),
             (self.peak_pages, self.freed_pages),
             (len(self.pool_history), len(self.log)),

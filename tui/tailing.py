@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from orjson import loads
-
 from pie_mlx.errors import PieError
-from pie_mlx.search.errors import NO_TRACE, TraceError
-from pie_mlx.search.trace import Event, EventError, Finished, Header, event_from_json, header_from_json, parse_line
+from pie_mlx.search.errors import TraceError
+from pie_mlx.search.trace import Event, Finished, Header, parse_line, read_event, read_header
 from pie_mlx.tui.bridge import Bridge, describe
 from pie_mlx.tui.bulk import collector_paused
 
@@ -123,7 +121,7 @@ class TraceLines:
         *whole, self._rest = (self._rest + content).split(b"\n")
         header: Header | None = None
         if whole and not self.number:
-            header = self._checked(whole.pop(0), header_from_json)
+            header = self._checked(whole.pop(0), read_header)
         return self._events(whole), header
 
     def _events(self, lines: list[bytes]) -> list[Event]:
@@ -132,12 +130,7 @@ class TraceLines:
         for line in lines:
             if self.is_over and not line:
                 continue
-            try:
-                event = event_from_json(loads(line))
-            except ValueError:
-                event = self._checked(line, event_from_json)
-            else:
-                self.number += 1
+            event = self._checked(line, read_event)
             if event.seq != self.number - 1:
                 raise self._error(f"event {event.seq} where {self.number - 1} must follow")
             if self.is_over:
@@ -146,16 +139,14 @@ class TraceLines:
             events.append(event)
         return events
 
-    def _checked(self, line: bytes, convert: Callable[[object], _T]) -> _T:
-        """Return what a line says, by the way that can name what is wrong with it."""
+    def _checked(self, line: bytes, read: Callable[[bytes], _T]) -> _T:
+        """Return what a line says.
+
+        Raises:
+            TraceError: it says nothing, or what it must not.
+        """
         self.number += 1
-        try:
-            return parse_line(line, convert)
-        except PieError as error:
-            raise self._error(error.message) from error
-        except (ValueError, RecursionError) as error:
-            unread = "the line is damaged" if self.number > 1 else NO_TRACE
-            raise self._error(str(error) if isinstance(error, EventError) else unread) from error
+        return parse_line(self._path, self.number, line, read)
 
     def _error(self, reason: str) -> TraceError:
         """Return an error that names the line that was read last."""

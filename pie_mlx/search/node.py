@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import Annotated, NewType
+
+from msgspec import Meta, Struct
 
 from pie_mlx.errors import Fact, InvalidParameter, UsageError
 
 NodeId = NewType("NodeId", str)
 """A node's path id."""
+Named = Annotated[NodeId, Meta(pattern=r"^0(\.(0|[1-9][0-9]{0,8}))*\Z")]
+"""A path id in a trace, checked when it is read."""
+Count = Annotated[int, Meta(ge=0)]
+"""A whole number in a trace, checked when it is read."""
 
 ROOT = NodeId("0")
 _NOT_WORDS = re.compile(r"[\W_]+")
@@ -102,8 +107,7 @@ FINAL = frozenset({_S.PRUNED, _S.DUPLICATE, _S.INVALID, _S.FAILED})
 """Statuses that no strategy expands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """What one scorer says of a node; a missing value is None, never 0."""
 
     value: float | None
@@ -112,7 +116,7 @@ class Score:
     """The scorer's name: ``labels``, ``exact``, ``ptrue`` …"""
     mass: float | None = None
     """Share of the whole vocabulary's probability that fell on the labels, 0 to 1."""
-    label_probs: Mapping[str, float] = field(default_factory=dict)
+    label_probs: Mapping[str, float] = {}
     """Label to probability, normalised over the labels."""
     cached: bool = False
     """Whether the value was taken from an equal state."""
@@ -146,15 +150,14 @@ class Score:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
+class TokenCounts(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Tokens that a node cost."""
 
-    prompt: int = 0
+    prompt: Count = 0
     """Tokens of the context before the thought."""
-    cached: int = 0
+    cached: Count = 0
     """Those of them whose K/V was already there."""
-    completion: int = 0
+    completion: Count = 0
     """Tokens of the thought."""
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
@@ -162,17 +165,19 @@ class TokenCounts:
         return TokenCounts(self.prompt + other.prompt, self.cached + other.cached, self.completion + other.completion)
 
 
-@dataclass(frozen=True, slots=True)
-class NodePages:
+class NodePages(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Pages that a node's context views."""
 
-    total: int = 0
-    shared: int = 0
+    total: Count = 0
+    shared: Count = 0
     """Those that another table views too."""
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+NO_TOKENS = TokenCounts()
+NO_PAGES = NodePages()
+
+
+class Node(Struct, eq=False, gc=False):
     """A node as the events told it, equal to itself alone.
 
     Changed only by :class:`~pie_mlx.search.tree.Tree` and replay.
@@ -193,11 +198,11 @@ class Node:
     """Why the thought ended: stop, length, context_full, failed, or user."""
     reason: str = ""
     """Why it is invalid, pruned or failed."""
-    tokens: TokenCounts = TokenCounts()
-    pages: NodePages = NodePages()
-    scores: dict[str, Score] = field(default_factory=dict)
+    tokens: TokenCounts = NO_TOKENS
+    pages: NodePages = NO_PAGES
+    scores: dict[str, Score] = {}
     """By kind, the latest set last."""
-    children: list[NodeId] = field(default_factory=list)
+    children: list[NodeId] = []
     num_writing: int = 0
     """Children that are being written."""
     duplicate_of: NodeId | None = None

@@ -6,7 +6,7 @@ replayed tree equals the live one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pie_mlx.search.trace_events import (
@@ -53,7 +53,7 @@ def apply(tree: Tree, event: Event) -> None:
     Raises:
         TreeError: the event contradicts the tree.
     """
-    _APPLY[type(event)](tree, event)
+    APPLY[type(event)](tree, event)
 
 
 def _run_started(tree: Tree, event: RunStarted) -> None:
@@ -67,7 +67,7 @@ def _node_started(tree: Tree, event: NodeStarted) -> None:
         return
     node = tree[event.node]
     if node.status is not NodeStatus.WRITING:
-        tree.move(node.id, NodeStatus.WRITING)
+        tree.turn(node, NodeStatus.WRITING)
     node.text, node.reasoning, node.reason, node.finish, node.seed = "", "", "", "", event.seed
 
 
@@ -83,11 +83,12 @@ def _node_done(tree: Tree, event: NodeDone) -> None:
         status = NodeStatus.INVALID
     else:
         status = NodeStatus.DONE if event.terminal else NodeStatus.OPEN
-    tree.move(node.id, status)
+    tree.turn(node, status)
     node.text, node.reasoning, node.finish = event.text, event.reasoning, event.finish
     node.reason = event.reason if event.error is None else event.error
     node.tokens, node.pages = event.tokens, event.pages
-    tree.set_key(node.id, event.key)
+    if event.key or node.key:
+        tree.set_key(node.id, event.key)
 
 
 def _scored(tree: Tree, event: Scored) -> None:
@@ -100,7 +101,7 @@ def _pruned(tree: Tree, event: Pruned) -> None:
 
 def _deduplicated(tree: Tree, event: Deduplicated) -> None:
     node, other = tree[event.node], tree[event.duplicate_of]
-    tree.move(node.id, NodeStatus.DUPLICATE)
+    tree.turn(node, NodeStatus.DUPLICATE)
     node.duplicate_of, node.pages, node.selected = other.id, NodePages(), False
 
 
@@ -132,7 +133,7 @@ def _edited(tree: Tree, event: Edited) -> None:
     """Rewrite the thought; whatever was said of the old one is void."""
     node = tree[event.node]
     if node.status is not NodeStatus.OPEN:
-        tree.move(node.id, NodeStatus.OPEN)
+        tree.turn(node, NodeStatus.OPEN)
     node.text, node.reasoning, node.finish, node.reason = event.text, "", "user", ""
     node.duplicate_of = None
     node.scores.clear()
@@ -149,7 +150,7 @@ def _locked(tree: Tree, event: Locked) -> None:
     """Lock the node or let it go; a pruned or duplicate node that is locked is open again."""
     node = tree[event.node]
     if event.locked and node.status in (NodeStatus.PRUNED, NodeStatus.DUPLICATE):
-        tree.move(node.id, NodeStatus.OPEN)
+        tree.turn(node, NodeStatus.OPEN)
         node.reason, node.duplicate_of = "", None
     node.locked = event.locked
 
@@ -167,7 +168,7 @@ def _noticed(tree: Tree, event: Noticed) -> None:
     tree.notices.append(event.text)
 
 
-_APPLY: dict[type[Event], Callable[[Tree, Any], None]] = {
+APPLY: Mapping[type[Event], Callable[[Tree, Any], None]] = {
     RunStarted: _run_started,
     NodeStarted: _node_started,
     TextAdded: _text_added,
@@ -188,3 +189,4 @@ _APPLY: dict[type[Event], Callable[[Tree, Any], None]] = {
     Finished: _finished,
     Noticed: _noticed,
 }
+"""What an event of a kind does to a tree; for whoever folds very many, :func:`apply` is a call more."""

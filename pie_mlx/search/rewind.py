@@ -7,7 +7,7 @@ seconds; a :class:`Moment` holds only what one event changes, so that one step b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 
 from pie_mlx.search.node import Node, NodeId, parent_id
@@ -15,7 +15,7 @@ from pie_mlx.search.trace_events import Accepted, Event, Pruned, Selected
 from pie_mlx.search.tree import Tree
 
 _IN_PLACE = ("id", "parent", "depth", "scores", "children")
-_SCALARS = tuple(field.name for field in fields(Node) if field.name not in _IN_PLACE)
+_SCALARS = tuple(name for name in Node.__struct_fields__ if name not in _IN_PLACE)
 _scalars_of = attrgetter(*_SCALARS)
 _OF_TREE = ("question", "pool", "paused", "num_steps", "outcome", "_selected", "_accepted")
 _LISTS = ("alarms", "notices")

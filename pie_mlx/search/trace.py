@@ -11,10 +11,12 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+
+from msgspec.structs import replace
 
 from pie_mlx.errors import Fact, UsageError
 from pie_mlx.search.errors import NO_TRACE, NewerTraceError, TraceError, TreeError
@@ -47,7 +49,14 @@ from pie_mlx.search.trace_events import (
     TextAdded,
     Verdict,
 )
-from pie_mlx.search.trace_json import EventError, UnknownEventError, event_from_json, header_from_json, parse_line
+from pie_mlx.search.trace_json import (
+    EventError,
+    UnknownEventError,
+    event_from_json,
+    header_from_json,
+    read_event,
+    read_header,
+)
 from pie_mlx.search.tree import Tree
 
 __all__ = [
@@ -86,6 +95,8 @@ __all__ = [
     "event_from_json",
     "header_from_json",
     "parse_line",
+    "read_event",
+    "read_header",
     "read_trace",
     "replay",
 ]
@@ -265,8 +276,8 @@ def read_trace(path: Path) -> Trace:
         lines.append(tail)
     if not lines:
         raise TraceError(str(path), 1, "there is no complete header")
-    header = _parse(path, 1, lines[0], header_from_json)
-    events = [_parse(path, number, line, event_from_json) for number, line in enumerate(lines[1:], start=2)]
+    header = parse_line(path, 1, lines[0], read_header)
+    events = [parse_line(path, number, line, read_event) for number, line in enumerate(lines[1:], start=2)]
     _check_order(path, events)
     return Trace(path, header, tuple(events), torn, len(content) - (len(tail) if torn else 0))
 
@@ -280,10 +291,15 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _parse(path: Path, number: int, line: bytes, convert: Callable[[object], _T]) -> _T:
-    """Parse one line of the file."""
+def parse_line(path: Path, number: int, line: bytes, read: Callable[[bytes], _T]) -> _T:
+    """Return what ``read`` makes of the line at ``number``, from 1, of a trace.
+
+    Raises:
+        NewerTraceError: it holds words of a newer version.
+        TraceError: it is damaged, or says what it must not.
+    """
     try:
-        return parse_line(line, convert)
+        return read(line)
     except UnknownEventError as error:
         raise NewerTraceError(str(path), number, str(error)) from error
     except (ValueError, RecursionError) as error:

@@ -8,16 +8,17 @@ about the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from pie_mlx.errors import Fact
-from pie_mlx.search.tree import NodeId, NodePages, PoolCounts, Score, TokenCounts
+from pie_mlx.search.node import NO_PAGES, NO_TOKENS, Count, Named
+from pie_mlx.search.tree import NodePages, PoolCounts, Score, TokenCounts
 
 SCHEMA = "pie-mlx.tot/1"
-NO_TOKENS = TokenCounts()
-NO_PAGES = NodePages()
 
 
 class Verdict(StrEnum):
@@ -75,15 +76,17 @@ class Header:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What every event has."""
+class Event(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="event", gc=False):
+    """What every event has; the tag is the kind's name in JSON. Without cycles, so that the collector need not look."""
 
-    event: ClassVar[str] = ""
-    """The kind's name in JSON."""
-    seq: int = 0
-    t_ns: int = 0
-    node: NodeId | None = None
+    seq: Count = 0
+    t_ns: Count = 0
+    node: Named | None = None
+
+    @property
+    def event(self) -> str:
+        """The kind's name in JSON."""
+        return kind_of(type(self))
 
     def to_json(self) -> dict[str, Fact]:
         """Return the event's line; fields at their default are left out."""
@@ -95,18 +98,15 @@ class Event:
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEvent(Event):
+class NodeEvent(Event, frozen=True, kw_only=True):
     """What every event about one node has."""
 
-    node: NodeId
+    node: Named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(Event):
+class RunStarted(Event, tag="run_start", frozen=True, kw_only=True):
     """The run began, on this question."""
 
-    event: ClassVar[str] = "run_start"
     question: str
     strategy: str = ""
     scorer: str = ""
@@ -114,27 +114,21 @@ class RunStarted(Event):
     """Whether the task's exact labels steer the search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStarted(NodeEvent):
+class NodeStarted(NodeEvent, tag="node_start", frozen=True, kw_only=True):
     """A node is there, and its thought is being written; its id names its parent."""
 
-    event: ClassVar[str] = "node_start"
-    seed: int = 0
+    seed: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextAdded(NodeEvent):
+class TextAdded(NodeEvent, tag="delta", frozen=True, kw_only=True):
     """A piece of a thought; not needed to build the tree, the whole text comes with :class:`NodeDone`."""
 
-    event: ClassVar[str] = "delta"
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDone(NodeEvent):
+class NodeDone(NodeEvent, tag="node_done", frozen=True, kw_only=True):
     """A thought is complete, or failed."""
 
-    event: ClassVar[str] = "node_done"
     text: str = ""
     reasoning: str = ""
     finish: str = "stop"
@@ -151,121 +145,90 @@ class NodeDone(NodeEvent):
     """Code and message of the engine's error; the node is then failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored(NodeEvent):
+class Scored(NodeEvent, tag="score", frozen=True, kw_only=True):
     """A scorer judged a node."""
 
-    event: ClassVar[str] = "score"
     score: Score
     tokens: TokenCounts = NO_TOKENS
     """What the judging cost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned(NodeEvent):
+class Pruned(NodeEvent, tag="prune", frozen=True, kw_only=True):
     """A node and all below it were given up, and their contexts closed."""
 
-    event: ClassVar[str] = "prune"
-    freed_pages: int = 0
+    freed_pages: Count = 0
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deduplicated(NodeEvent):
+class Deduplicated(NodeEvent, tag="dedup", frozen=True, kw_only=True):
     """A node has the state of another, which stands for both."""
 
-    event: ClassVar[str] = "dedup"
-    duplicate_of: NodeId
-    freed_pages: int = 0
+    duplicate_of: Named
+    freed_pages: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected(Event):
+class Selected(Event, tag="select", frozen=True, kw_only=True):
     """The frontier was chosen, best first."""
 
-    event: ClassVar[str] = "select"
-    nodes: tuple[NodeId, ...] = ()
+    nodes: tuple[Named, ...] = ()
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagesRead(Event):
+class PagesRead(Event, tag="pages", frozen=True, kw_only=True):
     """The pool was read."""
 
-    event: ClassVar[str] = "pages"
     pool: PoolCounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmRaised(Event):
+class AlarmRaised(Event, tag="alarm", frozen=True, kw_only=True):
     """The watchdog, or the run's own planning, raised an alarm."""
 
-    event: ClassVar[str] = "alarm"
     kind: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paused(Event):
+class Paused(Event, tag="pause", frozen=True, kw_only=True):
     """The user stopped the clock; running thoughts end first."""
 
-    event: ClassVar[str] = "pause"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(Event):
+class Resumed(Event, tag="resume", frozen=True, kw_only=True):
     """The run goes on."""
 
-    event: ClassVar[str] = "resume"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped(Event):
+class Stepped(Event, tag="step", frozen=True, kw_only=True):
     """The user let a paused run do one step."""
 
-    event: ClassVar[str] = "step"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edited(NodeEvent):
+class Edited(NodeEvent, tag="edit", frozen=True, kw_only=True):
     """The user rewrote a thought: its scores are void. What was below it is pruned by an event of its own."""
 
-    event: ClassVar[str] = "edit"
     text: str
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inserted(NodeEvent):
+class Inserted(NodeEvent, tag="insert", frozen=True, kw_only=True):
     """The user added a thought by hand; the node's id names its parent."""
 
-    event: ClassVar[str] = "insert"
     text: str
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Locked(NodeEvent):
+class Locked(NodeEvent, tag="lock", frozen=True, kw_only=True):
     """The user locked a node into the beam, or let it go."""
 
-    event: ClassVar[str] = "lock"
     locked: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted(NodeEvent):
+class Accepted(NodeEvent, tag="accept", frozen=True, kw_only=True):
     """A node is the answer."""
 
-    event: ClassVar[str] = "accept"
     by: str = "run"
     """run or user."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(Event):
+class Finished(Event, tag="finish", frozen=True, kw_only=True):
     """The run ended: exactly one, and the last event."""
 
-    event: ClassVar[str] = "finish"
     reason: FinishReason
     answer: str | None = None
     solved: bool | None = None
@@ -275,11 +238,9 @@ class Finished(Event):
     """The pool when the run held most, which may lie between two readings; it depends on when the run looked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed(Event):
+class Noticed(Event, tag="notice", frozen=True, kw_only=True):
     """Something the reader of the run should know."""
 
-    event: ClassVar[str] = "notice"
     text: str
 
 
@@ -305,10 +266,16 @@ EVENTS: tuple[type[Event], ...] = (
     Noticed,
 )
 
+
+def kind_of(cls: type[Event]) -> str:
+    """Return the name that events of a class have in JSON."""
+    return str(cls.__struct_config__.tag)
+
+
 _UNSET = object()
 _DEFAULTS: dict[type[Event], tuple[tuple[str, object], ...]] = {
     cls: tuple(
-        (f.name, _UNSET if f.default is MISSING else f.default) for f in fields(cls) if f.name not in ("seq", "t_ns")
+        (f.name, _UNSET if f.default is NODEFAULT else f.default) for f in fields(cls) if f.name not in ("seq", "t_ns")
     )
     for cls in EVENTS
 }

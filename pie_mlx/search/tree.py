@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from pie_mlx.search.errors import TreeError
 from pie_mlx.search.node import (
     FINAL,
     MOVES,
     ROOT,
+    Count,
     Node,
     NodeId,
     NodePages,
@@ -49,20 +52,19 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PoolCounts:
+class PoolCounts(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The pool at one moment, in pages; ``free + private + shared + cached`` are the pool."""
 
-    free: int = 0
-    private: int = 0
+    free: Count = 0
+    private: Count = 0
     """Viewed by one table."""
-    shared: int = 0
+    shared: Count = 0
     """Viewed by more than one table."""
-    cached: int = 0
+    cached: Count = 0
     """Held by the prefix index alone, free when wanted."""
-    evicted: int = 0
+    evicted: Count = 0
     """Given back under pressure so far, to be computed again."""
-    viewed: int = 0
+    viewed: Count = 0
     """Page views of all tables: what it would take without sharing."""
 
     @property
@@ -172,34 +174,41 @@ class Tree:
     def _adopt(self, parent: Node, child: Node) -> None:
         """Hang a child under its parent."""
         if parent.status is not NodeStatus.EXPANDING:
-            self.move(parent.id, NodeStatus.EXPANDING)
+            self.turn(parent, NodeStatus.EXPANDING)
         parent.children.append(child.id)
         if child.status is NodeStatus.WRITING:
             parent.num_writing += 1
         elif not parent.num_writing:
-            self.move(parent.id, NodeStatus.EXPANDED)
+            self.turn(parent, NodeStatus.EXPANDED)
 
     def move(self, node: NodeId, status: NodeStatus) -> None:
-        """Give a node its next status: the one place where a status changes.
+        """Give a node its next status; see :meth:`turn`.
+
+        Raises:
+            TreeError: there is no such node, or :data:`MOVES` does not allow it.
+        """
+        self.turn(self[node], status)
+
+    def turn(self, node: Node, status: NodeStatus) -> None:
+        """Give a node of this tree its next status: the one place where a status changes.
 
         Raises:
             TreeError: :data:`MOVES` does not allow it.
         """
-        found = self[node]
-        was = found.status
+        was = node.status
         if status not in MOVES[was]:
-            raise TreeError(node, f"a node that is {was} cannot become {status}")
-        found.status = status
-        if found.parent is not None and NodeStatus.WRITING in (was, status):
-            self._count_writing(self[found.parent], 1 if status is NodeStatus.WRITING else -1)
+            raise TreeError(node.id, f"a node that is {was} cannot become {status}")
+        node.status = status
+        if node.parent is not None and (was is NodeStatus.WRITING or status is NodeStatus.WRITING):
+            self._count_writing(self.nodes[node.parent], 1 if status is NodeStatus.WRITING else -1)
 
     def _count_writing(self, parent: Node, change: int) -> None:
         """Follow how many children are being written: the last one written makes the parent expanded."""
         parent.num_writing += change
         if change > 0 and parent.status is not NodeStatus.EXPANDING:
-            self.move(parent.id, NodeStatus.EXPANDING)
+            self.turn(parent, NodeStatus.EXPANDING)
         elif not parent.num_writing and parent.status is NodeStatus.EXPANDING:
-            self.move(parent.id, NodeStatus.EXPANDED)
+            self.turn(parent, NodeStatus.EXPANDED)
 
     def prune(self, node: NodeId, reason: str = "") -> list[NodeId]:
         """Prune a node and what lives below it; return the nodes that moved. The accepted node stays."""

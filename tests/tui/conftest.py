@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from pie_mlx.backend.fake import FakeBackend, Faults

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pie_mlx.search.replay import replay
 from pie_mlx.search.trace import Event, NodeStarted, PagesRead, Pruned

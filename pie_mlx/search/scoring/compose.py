@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pie_mlx.errors import InvalidParameter
 from pie_mlx.search.node import NodeId, Score, id_path

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import structs
 
 from pie_mlx.errors import InvalidParameter, PressureError
 from pie_mlx.search.metrics import measure
@@ -66,8 +67,8 @@ def tree_of(result: SearchResult) -> list[tuple[object, ...]]:
 
 def facts(events: Sequence[Event]) -> list[Event]:
     """Return events without their times, and without the widest moment, which depends on when the run looked."""
-    timeless = [replace(event, t_ns=0) for event in events]
-    return [replace(event, peak=None) if isinstance(event, Finished) else event for event in timeless]
+    timeless = [structs.replace(event, t_ns=0) for event in events]
+    return [structs.replace(event, peak=None) if isinstance(event, Finished) else event for event in timeless]
 
 
 @pytest.mark.parametrize("strategy", ALL)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pie_mlx.search.node import NodeId, Score, TokenCounts
 from pie_mlx.search.replay import apply
@@ -86,7 +86,7 @@ RUN: list[Event] = [
 def state(tree: Tree) -> dict[str, object]:
     """Return everything a tree holds."""
     held = {name: copy.deepcopy(getattr(tree, name)) for name in Tree.__slots__}
-    return {**held, "nodes": [asdict(node) for node in tree.nodes.values()]}
+    return {**held, "nodes": [copy.deepcopy(structs.asdict(node)) for node in tree.nodes.values()]}
 
 
 def test_the_run_has_every_kind_of_event() -> None:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pie_mlx.errors import UsageError
 from pie_mlx.search.errors import NewerTraceError, TraceError
@@ -34,6 +34,7 @@ from pie_mlx.search.trace import (
     event_from_json,
     read_trace,
 )
+from pie_mlx.search.trace_events import kind_of
 
 Recorded = Callable[..., Trace]
 RunEvents = Callable[..., list[Event]]
@@ -72,7 +73,7 @@ def test_text_of_any_kind_stays_on_its_line(recorded: Recorded) -> None:
 
 def test_every_event_kind_has_a_name_of_its_own() -> None:
     """No two kinds share a name, and none is nameless."""
-    names = [cls.event for cls in EVENTS]
+    names = [kind_of(cls) for cls in EVENTS]
     assert len(set(names)) == len(names)
     assert all(names)
 
