@@ -40,6 +40,14 @@ class Conversation:
             context.close()
         self.contexts.clear()
 
+    def open_context(self, branch: str) -> Context | None:
+        """Return a branch's context; one that somebody else closed, for its pages, is forgotten."""
+        known = self.contexts.get(branch)
+        if known is not None and known.closed:
+            del self.contexts[branch]
+            return None
+        return known
+
     # --- moving ----------------------------------------------------------------------------
 
     def fork(self, name: str | None = None) -> str:
@@ -129,8 +137,9 @@ class Conversation:
 
     def _fork_context(self, source: str, name: str) -> None:
         """Let branch ``name`` share all K/V of branch ``source``."""
-        if source in self.contexts:
-            self.contexts[name] = self.contexts[source].fork(name=name)
+        context = self.open_context(source)
+        if context is not None:
+            self.contexts[name] = context.fork(name=name)
             if source in self.first_sent:
                 self.first_sent[name] = self.first_sent[source]
 
@@ -139,22 +148,24 @@ class Conversation:
     def spare_for(self, tip: TurnId | None) -> Context | None:
         """Return a fork for the turns that the current branch would leave behind by moving to ``tip``, else None."""
         tree = self.tree
-        if tree.current not in self.contexts or tree.name_of_left(tip, tree.current) is None:
+        context = self.open_context(tree.current)
+        if context is None or tree.name_of_left(tip, tree.current) is None:
             return None
-        return self.contexts[tree.current].fork(name=tree.free_name(tree.current))
+        return context.fork(name=tree.free_name(tree.current))
 
     def context_for(self, ids: Sequence[int]) -> Context:
         """Return the current branch's context, its sequence made equal to ``ids``."""
         name = self.tree.current
-        if name not in self.contexts:
-            self.contexts[name] = self._nearest(ids, name)
-        context = self.contexts[name]
+        context = self.open_context(name)
+        if context is None:
+            context = self.contexts[name] = self._nearest(ids, name)
         context.rebase(ids)
         return context
 
     def _nearest(self, ids: Sequence[int], name: str) -> Context:
         """Return a fork of the context that begins most like ``ids``; an empty one where none does."""
-        best = max(self.contexts.values(), key=lambda context: common_prefix(context.tokens, ids), default=None)
+        alive = [context for context in self.contexts.values() if not context.closed]
+        best = max(alive, key=lambda context: common_prefix(context.tokens, ids), default=None)
         if best is None or common_prefix(best.tokens, ids) == 0:
             return self.engine.context(name=name)
         return best.fork(name=name)

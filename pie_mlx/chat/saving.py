@@ -22,7 +22,7 @@ def save_branch(conversation: Conversation, snapshots: SnapshotStore) -> Snapsho
         SnapshotError: it could not be written; the older ones are still there.
     """
     tree = conversation.tree
-    context = conversation.contexts.get(tree.current)
+    context = conversation.open_context(tree.current)
     if context is None or tree.tip is None:
         return None
     name = f"{_prefix(conversation.session)}{tree.tip}"

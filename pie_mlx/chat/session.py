@@ -175,7 +175,7 @@ class ChatSession:
     @property
     def num_tokens(self) -> int:
         """Tokens of the current branch's context; 0 before its first reply here."""
-        context = self.conversation.contexts.get(self.branch)
+        context = self.conversation.open_context(self.branch)
         return 0 if context is None else context.num_tokens
 
     @property

@@ -40,10 +40,18 @@ class Workspace:
     def context(self, node: NodeId) -> Context:
         """Return a node's context, opening it where it is not open."""
         with self._lock:
-            known = self._open.get(node)
+            known = self._held(node)
             if known is None:
                 known = self._open[node] = self._new(node, f"{self._run}/{node}")
             return known
+
+    def _held(self, node: NodeId) -> Context | None:
+        """Return a node's open context; one that somebody else closed, for its pages, is forgotten."""
+        known = self._open.get(node)
+        if known is not None and known.closed:
+            del self._open[node]
+            return None
+        return known
 
     def detached(self, node: NodeId) -> Context:
         """Return a new context with a node's sequence that belongs to the caller; works after the run too."""
@@ -65,6 +73,8 @@ class Workspace:
         path = id_path(node)
         nearest, length = None, -1
         for other, context in self._open.items():
+            if context.closed:
+                continue
             common = _common(path, id_path(other))
             if common > length:
                 nearest, length = context, common
@@ -82,14 +92,14 @@ class Workspace:
     def settle(self, node: NodeId) -> None:
         """Give a node's open context exactly the tokens of its text, after its thought was written and read."""
         with self._lock:
-            context = self._open.get(node)
+            context = self._held(node)
             if context is not None:
                 context.rebase(self.tokens(node))
 
     def pages(self, node: NodeId) -> ContextPages | None:
         """Return the pages that a node's context views; None where it is not open."""
         with self._lock:
-            context = self._open.get(node)
+            context = self._held(node)
             return None if context is None else context.pages
 
     def fork(self, node: NodeId) -> Context:
@@ -125,12 +135,12 @@ class Workspace:
     def is_open(self, node: NodeId) -> bool:
         """Whether a node has a context."""
         with self._lock:
-            return node in self._open
+            return self._held(node) is not None
 
     def num_kept(self, node: NodeId) -> int:
         """Return how many tokens of a node's sequence need not be computed: its own, or those of its parent."""
         with self._lock:
-            own = self._open.get(node)
+            own = self._held(node)
             parent = parent_id(node)
             return len(self.tokens(node if own is not None or parent is None else parent))
 

@@ -64,7 +64,8 @@ def test_the_starvation_drill(
         assert "close or unpin saved thought" in words
         assert "grow the pool: --pool-pages 121 or more" in words
         await pilot.click("#close-idle")
-        assert "1 of them pinned" in str(app.screen.query_one("Static").render())
+        question = str(app.screen.query_one("Static").render())
+        assert "Close 1 context (saved thought)? 1 of them pinned" in question, "the run's own are spared"
         await pilot.press("y")
         await wait_until(pilot, lambda: app.desk.story.is_over)
         assert app.desk.story.tree.outcome is not None

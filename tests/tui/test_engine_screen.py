@@ -193,7 +193,7 @@ def test_buttons_help(
         assert engine.readings().pages.cached == 0
         await pilot.click("#close-idle")
         await pilot.press("n")
-        assert len(idle_contexts(engine)) == 1
+        assert len(idle_contexts(engine, app.desk)) == 1
         await pilot.click("#close-idle")
         await pilot.press("y")
         assert not engine.readings().contexts

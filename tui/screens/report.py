@@ -104,7 +104,7 @@ class ReportScreen(Dialog):
 
     def _ask_to_close(self, engine: Engine) -> None:
         """Say what would be lost, and close after a yes."""
-        idle = idle_contexts(engine)
+        idle = idle_contexts(engine, self.desk)
         if not idle:
             self.notify(f"no context was idle for {IDLE_S:g} s", markup=False)
             return
@@ -116,26 +116,37 @@ class ReportScreen(Dialog):
         question = (
             f"Close {quantity(len(idle), 'context')} ({names}{more})?{whose}\n"
             f"At least {quantity(private, 'page')} come back. "
-            "Whoever still meant to use one gets the error 'context closed'. This cannot be taken back."
+            "A chat or search computes its own again when it wants it; whoever else meant to use one gets the error "
+            "'context closed'."
         )
 
         def decide(answer: object) -> None:
             if answer is True:
-                self.notify(f"{close_idle(engine)} contexts are closed", markup=False)
+                self.notify(f"{quantity(close_idle(engine, self.desk), 'context')} closed", markup=False)
 
         _ = self.app.push_screen(Confirm("close idle contexts", question, yes="close them"), decide)
 
 
-def idle_contexts(engine: Engine) -> list[ContextReading]:
-    """Return the contexts with pages that nobody touched for :data:`IDLE_S`: pinned ones too, which starve others."""
-    contexts = engine.readings().contexts
-    return [c for c in contexts if c.request is None and c.num_pages and c.idle_s >= IDLE_S]
+def idle_contexts(engine: Engine, desk: Desk) -> list[ContextReading]:
+    """Return the contexts with pages that nobody touched for :data:`IDLE_S`: pinned ones too, which starve others.
+
+    Those of a search that goes on are spared: it may be the one that waits, and closes what it does not need itself.
+    """
+    running = f"{desk.run.name}/" if desk.run is not None and desk.is_steerable else None
+    return [
+        each
+        for each in engine.readings().contexts
+        if each.request is None
+        and each.num_pages
+        and each.idle_s >= IDLE_S
+        and not (running and each.name.startswith(running))
+    ]
 
 
-def close_idle(engine: Engine) -> int:
+def close_idle(engine: Engine, desk: Desk) -> int:
     """Close the idle contexts, except those that were asked for something or closed meanwhile; return how many."""
     num_closed = 0
-    for reading in idle_contexts(engine):
+    for reading in idle_contexts(engine, desk):
         try:
             engine.close_context(reading.id)
         except (ContextBusy, ContextClosed):

@@ -351,3 +351,18 @@ def test_emoji_and_accents_arrive_whole(start: Start, store: SessionStore) -> No
         reply.stop()
         list(reply)
         assert "\ufffd" not in session.path()[-1].text
+
+
+def test_a_context_that_somebody_else_closed_is_computed_again(session: ChatSession, say: Say) -> None:
+    """The watchdog's button may close a chat's idle contexts: the chat goes on, moves and forks as before."""
+    say(session, "one")
+    say(session, "two")
+    for close in range(2):
+        for reading in session.engine.readings().contexts:
+            session.engine.close_context(reading.id)
+        session.engine.clear_cache()
+        assert session.num_tokens == 0
+        session.conversation.fork(f"side{close}")
+        assert say(session, "three") == "echo three"
+        assert _last(session)[0] == 0, "nothing is left of what was closed"
+    assert [turn.text for turn in session.path() if turn.role == "user"] == ["one", "two", "three", "three"]
