@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -66,9 +67,17 @@ def show(
     if settings.color == "never":
         os.environ["NO_COLOR"] = "1"
     from pie_mlx.tui.app import make_app
+    from pie_mlx.tui.hangup import TERMINATED
 
     app = make_app(sources, bridge=bridge, theme=named, start=start)
-    app.run()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        app.run()
+    finally:
+        # The loop put the system's own handling in its place when it ended.
+        signal.signal(signal.SIGTERM, before)
+    if app.return_code == TERMINATED:
+        sys.exit(TERMINATED)
     if app.return_code:
         raise UsageError("the workbench ended with an error", "run it again, and report what it printed")
 

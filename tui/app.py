@@ -21,7 +21,7 @@ from pie_mlx.tui.alarms import AlarmNote, is_alarming, note_of
 from pie_mlx.tui.bridge import Arrived, Bridge, describe
 from pie_mlx.tui.desk import Desk, Sources
 from pie_mlx.tui.handover import begin_search, prepare_search
-from pie_mlx.tui.hangup import watch_terminal
+from pie_mlx.tui.hangup import TERMINATED, leave_when_terminated, watch_terminal
 from pie_mlx.tui.inks import PALETTES, themes
 from pie_mlx.tui.screens.chat import ChatScreen
 from pie_mlx.tui.screens.dialogs import Confirm
@@ -80,6 +80,8 @@ class Workbench(App[None]):
     async def on_mount(self) -> None:
         """Open the bridge, show the first screen, and let the sources begin."""
         sources, bridge = self.desk.sources, self.desk.bridge
+        if not self.is_headless:
+            leave_when_terminated(lambda: self.exit(return_code=TERMINATED))
         await self.switch_mode(self._start)
         bridge.open(self.post_message, sources.engine)
         if not self.is_headless:
