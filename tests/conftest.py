@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +32,23 @@ def pytest_configure() -> None:
     # A shell starts its background jobs with SIGINT ignored, and their children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _load_module(name: str, path: Path) -> ModuleType:
+    """Import a file of the tests that lies in another folder under a name of its own."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def load_module() -> Callable[[str, Path], ModuleType]:
+    """Return :func:`_load_module`."""
+    return _load_module
 
 
 @pytest.fixture(autouse=True)

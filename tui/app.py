@@ -82,10 +82,9 @@ class Workbench(App[None]):
         sources, bridge = self.desk.sources, self.desk.bridge
         if not self.is_headless:
             leave_when_terminated(lambda: self.exit(return_code=TERMINATED))
+            watch_terminal(lambda: self.call_from_thread(self.exit, return_code=1))
         await self.switch_mode(self._start)
         bridge.open(self.post_message, sources.engine)
-        if not self.is_headless:
-            watch_terminal(lambda: self.call_from_thread(self.exit, return_code=1))
         if sources.run is not None:
             self.desk.story.header = sources.run.header()
             sources.run.start()

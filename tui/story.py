@@ -223,35 +223,24 @@ class RunStory:
 
     def _fold_many(self, target: int, change: Change) -> None:
         """Fold events that nobody takes back one by one; stop at one that contradicts those before it."""
-        tree, nodes, log = self.tree, self.tree.nodes, self.log
+        tree = self.tree
         # Counting the levels once more costs less than following so many events.
         self._standing.clear()
         self._before.clear()
-        num_nodes = len(nodes)
+        num_nodes = len(tree)
         for event in self.events[self.position : target]:
-            kind = type(event)
             try:
-                APPLY[kind](tree, event)
+                APPLY[type(event)](tree, event)
             except PieError as error:
                 self.fault = f"event {event.seq}: {error.message}"
                 return
-            self.position += 1
-            note, is_logged = _NOTES[kind]
-            if note is not None:
-                note(self, event)
-            if is_logged:
-                log.append(event)
-            if len(nodes) > num_nodes and event.node is not None:
-                num_nodes = len(nodes)
-                self._enter(nodes[event.node], change)
-            self.t_ns = event.t_ns
+            num_nodes = self._take_in(event, num_nodes, change)
 
     def _fold_each(self, target: int, change: Change) -> None:
         """Fold events that can be taken back one by one; stop at one that contradicts those before it."""
-        nodes, events = self.tree.nodes, self.events
-        num_nodes = len(nodes)
+        num_nodes = len(self.tree)
         while self.position < target:
-            event = events[self.position]
+            event = self.events[self.position]
             was_alive = bool(self._standing) and self._is_alive(event)
             try:
                 self._before.append(self._now(event))
@@ -259,18 +248,23 @@ class RunStory:
             except PieError as error:
                 self.fault = f"event {event.seq}: {error.message}"
                 return
-            self.position += 1
-            self.t_ns = event.t_ns
             if self._standing:
                 self._follow(event, was_alive=was_alive)
-            note, is_logged = _NOTES[type(event)]
-            if note is not None:
-                note(self, event)
-            if is_logged:
-                self.log.append(event)
-            if len(nodes) > num_nodes and event.node is not None:
-                num_nodes = len(nodes)
-                self._enter(nodes[event.node], change)
+            num_nodes = self._take_in(event, num_nodes, change)
+
+    def _take_in(self, event: Event, num_nodes: int, change: Change) -> int:
+        """Remember what the views need of an event just folded; ``num_nodes`` were there; return how many are now."""
+        self.position += 1
+        self.t_ns = event.t_ns
+        note, is_logged = _NOTES[type(event)]
+        if note is not None:
+            note(self, event)
+        if is_logged:
+            self.log.append(event)
+        nodes = self.tree.nodes
+        if len(nodes) > num_nodes and event.node is not None:
+            self._enter(nodes[event.node], change)
+        return len(nodes)
 
     def _now(self, event: Event) -> _Before:
         """Return what ``event`` is about to change."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pie_mlx.chat.store import SessionId, SessionStore
 from pie_mlx.chat.turns import Turn, TurnId
-from pie_mlx.engine.context import Context
+from pie_mlx.engine.context import Context, still_open
 from pie_mlx.engine.engine import Engine
 from pie_mlx.errors import UsageError
 
@@ -42,11 +42,7 @@ class Conversation:
 
     def open_context(self, branch: str) -> Context | None:
         """Return a branch's context; one that somebody else closed, for its pages, is forgotten."""
-        known = self.contexts.get(branch)
-        if known is not None and known.closed:
-            del self.contexts[branch]
-            return None
-        return known
+        return still_open(self.contexts, branch)
 
     # --- moving ----------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pie_mlx.engine.completion import Completion, Piece
 from pie_mlx.engine.job import Allowed, GenerateGoal, LabelsGoal, LogprobsGoal
@@ -18,6 +18,7 @@ from pie_mlx.sampling import Sampling
 if TYPE_CHECKING:
     from pie_mlx.engine.engine import Engine
 
+_Key = TypeVar("_Key")
 GREEDY = Sampling()
 """Always the likeliest token."""
 
@@ -205,3 +206,12 @@ class Context:
             yield from request
         finally:
             request.cancel()
+
+
+def still_open(contexts: MutableMapping[_Key, Context], key: _Key) -> Context | None:
+    """Return the context that is kept under ``key``; one that somebody else closed, for its pages, is forgotten."""
+    known = contexts.get(key)
+    if known is not None and known.closed:
+        del contexts[key]
+        return None
+    return known

@@ -18,14 +18,14 @@ from pie_mlx.errors import Fact, InvalidParameter, UsageError
 
 NodeId = NewType("NodeId", str)
 """A node's path id."""
-Named = Annotated[NodeId, Meta(pattern=r"^0(\.(0|[1-9][0-9]{0,8}))*\Z")]
+_PATH = re.compile(r"0(\.(0|[1-9][0-9]{0,8}))*", re.ASCII)
+Named = Annotated[NodeId, Meta(pattern=rf"^{_PATH.pattern}\Z")]
 """A path id in a trace, checked when it is read."""
 Count = Annotated[int, Meta(ge=0)]
 """A whole number in a trace, checked when it is read."""
 
 ROOT = NodeId("0")
 _NOT_WORDS = re.compile(r"[\W_]+")
-_PATH = re.compile(r"0(\.(0|[1-9][0-9]{0,8}))*", re.ASCII)
 
 
 def plain(text: str) -> str:

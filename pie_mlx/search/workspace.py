@@ -10,7 +10,7 @@ import threading
 from collections.abc import Collection, Iterable
 
 from pie_mlx.engine import Context, Engine
-from pie_mlx.engine.context import ContextPages
+from pie_mlx.engine.context import ContextPages, still_open
 from pie_mlx.search.dialogue import Dialogue
 from pie_mlx.search.node import NodeId, id_path, parent_id
 from pie_mlx.search.rules import Rules
@@ -40,18 +40,10 @@ class Workspace:
     def context(self, node: NodeId) -> Context:
         """Return a node's context, opening it where it is not open."""
         with self._lock:
-            known = self._held(node)
+            known = still_open(self._open, node)
             if known is None:
                 known = self._open[node] = self._new(node, f"{self._run}/{node}")
             return known
-
-    def _held(self, node: NodeId) -> Context | None:
-        """Return a node's open context; one that somebody else closed, for its pages, is forgotten."""
-        known = self._open.get(node)
-        if known is not None and known.closed:
-            del self._open[node]
-            return None
-        return known
 
     def detached(self, node: NodeId) -> Context:
         """Return a new context with a node's sequence that belongs to the caller; works after the run too."""
@@ -92,14 +84,14 @@ class Workspace:
     def settle(self, node: NodeId) -> None:
         """Give a node's open context exactly the tokens of its text, after its thought was written and read."""
         with self._lock:
-            context = self._held(node)
+            context = still_open(self._open, node)
             if context is not None:
                 context.rebase(self.tokens(node))
 
     def pages(self, node: NodeId) -> ContextPages | None:
         """Return the pages that a node's context views; None where it is not open."""
         with self._lock:
-            context = self._held(node)
+            context = still_open(self._open, node)
             return None if context is None else context.pages
 
     def fork(self, node: NodeId) -> Context:
@@ -135,12 +127,12 @@ class Workspace:
     def is_open(self, node: NodeId) -> bool:
         """Whether a node has a context."""
         with self._lock:
-            return self._held(node) is not None
+            return still_open(self._open, node) is not None
 
     def num_kept(self, node: NodeId) -> int:
         """Return how many tokens of a node's sequence need not be computed: its own, or those of its parent."""
         with self._lock:
-            own = self._held(node)
+            own = still_open(self._open, node)
             parent = parent_id(node)
             return len(self.tokens(node if own is not None or parent is None else parent))
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import re
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -272,15 +270,9 @@ _SCRIPTED = Path(__file__).parents[1] / "engine" / "chat" / "scripted.py"
 
 
 @pytest.fixture(scope="module")
-def scripted() -> ModuleType:
+def scripted(load_module: Callable[[str, Path], ModuleType]) -> ModuleType:
     """Return the device that answers from a script, which the chat's own tests talk to."""
-    spec = importlib.util.spec_from_file_location("tui_scripted", _SCRIPTED)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module("tui_scripted", _SCRIPTED)
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,19 +25,12 @@ from pie_mlx.tui.screens.tree import TreeScreen
 from pie_mlx.tui.widgets.chat.composer import Composer
 from pie_mlx.tui.widgets.chat.transcript import Transcript
 
-_SCRIPTED = Path(__file__).parents[1] / "engine" / "chat" / "scripted.py"
 SMALL = SearchParams(max_tokens=12, answer_tokens=12, breadth=2, beam=2)
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def engine(scripted: ModuleType) -> Iterator[Engine]:
     """Return an engine whose device always answers the same, as the chat's own tests script it."""
-    spec = importlib.util.spec_from_file_location("tui_search_scripted", _SCRIPTED)
-    assert spec is not None
-    assert spec.loader is not None
-    scripted = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = scripted
-    spec.loader.exec_module(scripted)
     opened: Engine = scripted.start_engine(lambda _text: "think of it")
     yield opened
     opened.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,15 +26,9 @@ _SERVED = Path(__file__).parents[1] / "engine" / "server" / "conftest.py"
 
 
 @pytest.fixture(scope="module")
-def served() -> ModuleType:
+def served(load_module: Callable[[str, Path], ModuleType]) -> ModuleType:
     """Return what the server's own tests run on."""
-    spec = importlib.util.spec_from_file_location("tui_served", _SERVED)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module("tui_served", _SERVED)
 
 
 @pytest.fixture

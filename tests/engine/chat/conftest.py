@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,16 +15,9 @@ from pie_mlx.engine import Engine
 
 
 @pytest.fixture(scope="session")
-def scripted() -> ModuleType:
+def scripted(load_module: Callable[[str, Path], ModuleType]) -> ModuleType:
     """Return the module of the scripted device."""
-    path = Path(__file__).with_name("scripted.py")
-    spec = importlib.util.spec_from_file_location("chat_scripted", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module("chat_scripted", Path(__file__).with_name("scripted.py"))
 
 
 @pytest.fixture
