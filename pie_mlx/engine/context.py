@@ -102,6 +102,11 @@ class Context:
             table = core.get(self.id).table
             return ContextPages(table.num_pages, table.num_own(core.index.views_by_page()))
 
+    def num_fresh_pages(self, num_tokens: int) -> int:
+        """Return how many free pages ``num_tokens`` tokens behind the resident ones would take, as things are now."""
+        with self._engine.locked() as core:
+            return core.get(self.id).table.pages_needed(num_tokens)
+
     def append(self, tokens: Sequence[int]) -> None:
         """Put tokens behind the sequence; they are computed with the next request."""
         with self._engine.locked() as core:

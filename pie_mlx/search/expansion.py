@@ -8,7 +8,7 @@ never different.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pie_mlx.errors import Impossible, PieError, PressureError
@@ -17,22 +17,30 @@ from pie_mlx.search.concurrency import estimate, waves
 from pie_mlx.search.failures import RecordedError
 from pie_mlx.search.node import FINAL, NodeId, NodePages, NodeStatus, child_id, id_path, plain
 from pie_mlx.search.rules import Reading
-from pie_mlx.search.strategies.base import Ask
+from pie_mlx.search.strategies.base import INDEPENDENT, Ask
 from pie_mlx.search.trace_events import Deduplicated, NodeDone, NodeStarted, Verdict
 from pie_mlx.search.writing import Pen, Slot, Writing, Written
 
 if TYPE_CHECKING:
     from pie_mlx.search.core import SearchCore
 
-INDEPENDENT = frozenset({"best_of_n", "self_consistency"})
-"""Strategies whose samples are votes: equal ones are counted, not merged."""
-
 
 class Expander:
     """Carries out the wish for children."""
 
-    def __init__(self, core: SearchCore, pen: Pen, *, tells_pieces: bool = False) -> None:
-        """Work for ``core``, writing with ``pen``; tell thoughts piece by piece where that is wanted."""
+    def __init__(
+        self,
+        core: SearchCore,
+        pen: Pen,
+        judge_early: Callable[[Sequence[NodeId]], None],
+        *,
+        tells_pieces: bool = False,
+    ) -> None:
+        """Work for ``core``, writing with ``pen``; tell thoughts piece by piece where that is wanted.
+
+        ``judge_early`` judges nodes whose contexts are about to be closed.
+        """
+        self._judge_early = judge_early
         self._tells_pieces = tells_pieces
         self._core = core
         self._pen = pen
@@ -51,6 +59,8 @@ class Expander:
                 core.tell(NodeStarted(node=slot.node, seed=slot.seed))
             core.spending.nodes += len(slots)
             parents = dict.fromkeys(slot.parent for slot in slots)
+            for parent in parents:
+                core.workspace.context(parent)  # one that was closed takes what its trunk holds, before that goes
             core.workspace.close(self._trunks.difference(parents))
             self._trunks = self._write(slots)
             core.workspace.close(parent for parent in parents if parent not in self._trunks)
@@ -142,7 +152,9 @@ class Expander:
             fresh = fresh[len(group) :]
             if fresh:
                 # Kept open, the written ones would leave the rest of the level ever fewer pages to write in.
-                core.workspace.close_leaves([slot.node for slot in wave])
+                written = [slot.node for slot in wave]
+                self._judge_early(written)
+                core.workspace.close_leaves(written)
                 trunks.update(slot.parent for slot in wave)
         return trunks
 

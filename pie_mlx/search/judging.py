@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pie_mlx.engine import Completion, Context, Request
 from pie_mlx.errors import InvalidParameter, PieError, PressureError
-from pie_mlx.search.concurrency import estimate, waves
 from pie_mlx.search.core import SearchCore
-from pie_mlx.search.node import ROOT, NodeId, TokenCounts, parent_id
+from pie_mlx.search.node import FINAL, ROOT, Node, NodeId, TokenCounts, parent_id
 from pie_mlx.search.prompts import P_TRUE_QUESTION, RATING_QUESTION, VOTE_REQUEST
 from pie_mlx.search.ranking import MoveReader
 from pie_mlx.search.scoring.base import Judge, LabelQuestion, LabelReading, Scorer, Subject, TextReading
@@ -23,6 +23,7 @@ from pie_mlx.search.scoring.p_true import p_true_scorer
 from pie_mlx.search.scoring.rating import RatingScorer
 from pie_mlx.search.scoring.vote import VoteScorer
 from pie_mlx.search.spending import count_tokens
+from pie_mlx.search.strategies.base import INDEPENDENT
 
 _R = TypeVar("_R", LabelReading, TextReading)
 
@@ -35,6 +36,9 @@ class EngineJudge(Judge):
         self._core = core
         self.costs: dict[NodeId, TokenCounts] = {}
         """Tokens by node since they were last taken."""
+        self._early: dict[tuple[NodeId, tuple[int, ...]], Completion] = {}
+        """Judgements by node and question that were made before they were asked for."""
+        self._is_early = False
 
     def labels(self, nodes: Sequence[NodeId], questions: Sequence[LabelQuestion]) -> list[LabelReading]:
         """Read label probabilities, all questions in one batch as far as the pool holds them."""
@@ -65,6 +69,22 @@ class EngineJudge(Judge):
             max_tokens=max_tokens,
         )
 
+    def judge_early(self, scorer: Scorer, subjects: Sequence[Subject]) -> None:
+        """Make the judgements that ``scorer`` will ask for, while the contexts of ``subjects`` are still open.
+
+        They are kept, and counted when they are asked for: budgets and events are those of a pool that had room
+        for all. ``scorer`` is for this alone, as one that remembers scores would take them for asked.
+        """
+        self._is_early = True
+        try:
+            scorer.score(subjects, self)
+        finally:
+            self._is_early = False
+
+    def forget_early(self) -> None:
+        """Drop the judgements that nobody asked for; like what is computed twice, they cost time and no budget."""
+        self._early.clear()
+
     def _ask(
         self,
         nodes: Sequence[NodeId],
@@ -76,37 +96,53 @@ class EngineJudge(Judge):
         max_tokens: int = 0,
     ) -> list[_R]:
         """Fork, submit and read in groups that the pool is likely to hold."""
-        if not nodes:
-            return []
         core = self._core
         readings: dict[int, _R] = {}
+        for at, key in enumerate(zip(nodes, sequences, strict=True)):
+            if not self._is_early and (made := self._early.pop(key, None)) is not None:
+                self._count(*key, made)
+                readings[at] = read(made)
         # What is open goes first: once judged, it can make room for what has to be computed again.
-        rest = sorted(range(len(nodes)), key=lambda at: not core.workspace.is_open(nodes[at]))
+        rest = sorted(readings.keys() ^ range(len(nodes)), key=lambda at: (not core.workspace.is_open(nodes[at]), at))
+        judged: list[NodeId] = []
         while rest:
-            group = rest[: self._group_size([(nodes[at], len(sequences[at])) for at in rest], max_tokens)]
-            rest = rest[len(group) :]
+            group, rest = self._part([(at, nodes[at], sequences[at]) for at in rest], judged, max_tokens)
             asked = [self._start(nodes[at], sequences[at], submit, at) for at in group]
             for at, started in zip(group, asked, strict=True):
                 outcome = self._outcome(started)
-                if isinstance(outcome, PressureError):
+                if isinstance(outcome, PressureError) and not self._is_early:
                     outcome = self._ask_alone(nodes[at], sequences[at], submit, at)
                 readings[at] = fail(outcome) if isinstance(outcome, PieError) else read(outcome)
-                self._count(nodes[at], len(sequences[at]), outcome)
-            if rest:
-                core.workspace.close_leaves({nodes[at] for at in group} - {nodes[at] for at in rest})
+                self._note(nodes[at], sequences[at], outcome)
+            judged += [nodes[at] for at in group]
         return [readings[at] for at in range(len(nodes))]
 
-    def _group_size(self, asked: Sequence[tuple[NodeId, int]], max_tokens: int) -> int:
-        """Return how many of the questions (node, length of its sequence), in this order, go together."""
-        core = self._core
-        need = estimate(
-            prompt_tokens=0,
-            branches=len(asked),
-            thought_tokens=max(max(length - core.workspace.num_kept(node), 1) for node, length in asked) + max_tokens,
-            judge_tokens=0,
-            page_size=core.page_size,
-        )
-        return len(waves(len(asked), need.fitting(core.available_pages()))[0])
+    def _part(
+        self, rest: list[tuple[int, NodeId, tuple[int, ...]]], judged: list[NodeId], max_tokens: int
+    ) -> tuple[list[int], list[int]]:
+        """Part the questions (place, node, sequence) into those that go together now, and the others.
+
+        Where the pool does not hold them all, leaves that are judged give up their pages as far as that helps,
+        then the last of those that wait: better than what the pool would take of itself, the next to be judged.
+        """
+        workspace = self._core.workspace
+        costs, waiting = [], set()
+        for _, node, sequence in rest:
+            # Of several forks of a node only one goes on in the page that they share.
+            costs.append(workspace.pages_behind(node, sequence, max_tokens) + (node in waiting))
+            waiting.add(node)
+        lack = sum(costs) - self._core.available_pages()
+        while judged and lack > 0:
+            node = judged.pop(0)
+            lack -= 0 if node in waiting else workspace.close_leaves([node])
+        available = sum(costs) - lack
+        for _, node, _ in rest[:0:-1]:
+            if costs[0] <= available:
+                break
+            available += workspace.close_leaves([node])
+        num = max(1, sum(total <= available for total in itertools.accumulate(costs)))
+        places = [at for at, _, _ in rest]
+        return places[:num], places[num:]
 
     def _start(
         self, node: NodeId, tokens: tuple[int, ...], submit: Callable[[Context, int], Request], at: int
@@ -141,14 +177,52 @@ class EngineJudge(Judge):
         core.workspace.close_all_but(())
         return self._outcome(self._start(node, tokens, submit, at))
 
-    def _count(self, node: NodeId, num_tokens: int, outcome: Completion | PieError) -> None:
-        """Count what a judgement cost; its new tokens are those behind the node's own."""
+    def _note(self, node: NodeId, sequence: tuple[int, ...], outcome: Completion | PieError) -> None:
+        """Count what was asked for, keep what will be; a failure costs nothing, and is asked for again."""
         if isinstance(outcome, PieError):
             return
-        own = max(num_tokens - len(self._core.workspace.tokens(node)), 1)
+        if self._is_early:
+            self._early[node, sequence] = outcome
+        else:
+            self._count(node, sequence, outcome)
+
+    def _count(self, node: NodeId, sequence: tuple[int, ...], outcome: Completion) -> None:
+        """Count what a judgement cost; its new tokens are those behind the node's own."""
+        own = max(len(sequence) - len(self._core.workspace.tokens(node)), 1)
         counts = count_tokens(outcome, own)
         self._core.spending.add(counts)
         self.costs[node] = self.costs.get(node, TokenCounts()) + counts
+
+
+def subject_of(core: SearchCore, node: Node) -> Subject:
+    """Show a written node to a scorer."""
+    position = core.rules[node.id]
+    return Subject(
+        node=node.id,
+        key=node.key,
+        state=position.state,
+        text=core.rules.path_text(node.id),
+        tokens=core.workspace.tokens(node.id),
+        logprobs=core.logprobs.get(node.id, ()),
+        finished=position.terminal,
+        seed=node.seed,
+    )
+
+
+def early_judging(core: SearchCore, judge: EngineJudge) -> Callable[[Sequence[NodeId]], None]:
+    """Return what judges written nodes before their level is complete: nothing, where that would not serve.
+
+    A vote is among all of a level, and strategies of whole answers judge in their end.
+    """
+    params = core.params
+    scorer = None if params.scorer == "vote" or params.strategy in INDEPENDENT else build_scorer(core, {})
+
+    def judge_early(nodes: Sequence[NodeId]) -> None:
+        written = [core.tree[node] for node in nodes if node in core.rules and core.tree[node].status not in FINAL]
+        if scorer is not None and written:
+            judge.judge_early(scorer, [subject_of(core, node) for node in written])
+
+    return judge_early
 
 
 def build_scorer(core: SearchCore, costs: dict[NodeId, TokenCounts]) -> Scorer | None:

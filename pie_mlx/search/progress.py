@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pie_mlx.events import Alarm
 from pie_mlx.search.core import SearchCore
 from pie_mlx.search.expansion import Expander
-from pie_mlx.search.judging import EngineJudge
+from pie_mlx.search.judging import EngineJudge, subject_of
 from pie_mlx.search.node import FINAL, Node, NodeId, NodeStatus, Score, TokenCounts
 from pie_mlx.search.params import SearchParams
-from pie_mlx.search.scoring.base import LOW_MASS, Scorer, Subject
+from pie_mlx.search.scoring.base import LOW_MASS, Scorer
 from pie_mlx.search.strategies.base import Action, Evaluate, Expand, Select, View
 from pie_mlx.search.trace_events import AlarmRaised, Noticed, Pruned, Scored, Selected
 from pie_mlx.search.tree import Tree
@@ -127,9 +127,10 @@ class Progress(View):
         if all(known):
             events = [event for event in known if event is not None]
         else:
-            subjects = [self._subject(core.tree[node]) for node in wanted]
+            subjects = [subject_of(core, core.tree[node]) for node in wanted]
             scores = self._scorer.score(subjects, self._judge)
             events = [self._scored(node, score) for node, score in zip(wanted, scores, strict=True)]
+        self._judge.forget_early()
         for event in events:
             core.attend()
             if core.tree[event.node].status in FINAL:
@@ -138,21 +139,6 @@ class Progress(View):
             scored.add(event.node)
             self._note(event.node, event.score)
         self._let_go(wanted)
-
-    def _subject(self, node: Node) -> Subject:
-        """Show a node to a scorer."""
-        core = self._core
-        position = core.rules[node.id]
-        return Subject(
-            node=node.id,
-            key=node.key,
-            state=position.state,
-            text=core.rules.path_text(node.id),
-            tokens=core.workspace.tokens(node.id),
-            logprobs=core.logprobs.get(node.id, ()),
-            finished=position.terminal,
-            seed=node.seed,
-        )
 
     def _scored(self, node: NodeId, score: Score) -> Scored:
         """Return the event of a score with what its judging cost."""

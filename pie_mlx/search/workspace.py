@@ -7,10 +7,12 @@ one takes the pages of the nearest relative that is open.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from pie_mlx.engine import Context, Engine
 from pie_mlx.engine.context import ContextPages, still_open
+from pie_mlx.search.concurrency import pages_for
 from pie_mlx.search.dialogue import Dialogue
 from pie_mlx.search.node import NodeId, id_path, parent_id
 from pie_mlx.search.rules import Rules
@@ -129,17 +131,32 @@ class Workspace:
         with self._lock:
             return still_open(self._open, node) is not None
 
-    def num_kept(self, node: NodeId) -> int:
-        """Return how many tokens of a node's sequence need not be computed: its own, or those of its parent."""
+    def pages_behind(self, node: NodeId, tokens: tuple[int, ...], num_more: int = 0) -> int:
+        """Return the free pages that a fork of a node takes to hold ``tokens`` and ``num_more`` after them.
+
+        Exact where the node is open and ``tokens`` goes on from it; else what its parent has not is counted as new.
+        """
         with self._lock:
             own = still_open(self._open, node)
+            if own is not None:
+                resident = own.num_resident
+                if own.tokens[:resident] == tokens[:resident]:
+                    return own.num_fresh_pages(max(len(tokens) + num_more - resident, 1))
             parent = parent_id(node)
-            return len(self.tokens(node if own is not None or parent is None else parent))
+            kept = len(self.tokens(node if parent is None else parent))
+            return pages_for(max(len(tokens) + num_more - kept, 1), self._engine.settings.page_size) + 1
 
     def close_leaves(self, nodes: Iterable[NodeId]) -> int:
-        """Close those of ``nodes`` whose parent is open and goes on holding what they share; return the pages freed."""
+        """Close those of ``nodes`` whose parent or sibling goes on holding what they share; return the pages freed."""
         with self._lock:
-            return self.close([node for node in nodes if parent_id(node) in self._open])
+            holders = Counter(map(parent_id, self._open))
+            freed = 0
+            for node in nodes:
+                parent = parent_id(node)
+                if node in self._open and (parent in self._open or holders[parent] > 1):
+                    holders[parent] -= 1
+                    freed += self._close_one(node)
+            return freed
 
     def close_all_but(self, kept: Collection[NodeId]) -> int:
         """Close every idle context outside ``kept``: they are computed again when next wanted."""

@@ -57,6 +57,9 @@ class Prune:
     reason: str
 
 
+INDEPENDENT = frozenset({"best_of_n", "self_consistency"})
+"""Strategies whose samples are votes: equal ones are counted, not merged, and judged in the end."""
+
 Action: TypeAlias = Expand | Evaluate | Select | Prune
 Plan: TypeAlias = Generator[Action, list[list[NodeId]], None]
 
