@@ -59,9 +59,11 @@ class Expander:
                 core.tell(NodeStarted(node=slot.node, seed=slot.seed))
             core.spending.nodes += len(slots)
             parents = dict.fromkeys(slot.parent for slot in slots)
-            for parent in parents:
-                core.workspace.context(parent)  # one that was closed takes what its trunk holds, before that goes
-            core.workspace.close(self._trunks.difference(parents))
+            old_trunks = self._trunks.difference(parents)
+            if old_trunks:
+                for parent in parents:
+                    core.workspace.context(parent)  # one that was closed takes what its trunk holds, before that goes
+                core.workspace.close(old_trunks)
             self._trunks = self._write(slots)
             core.workspace.close(parent for parent in parents if parent not in self._trunks)
         made = {slot.node for slot in slots}

@@ -73,7 +73,7 @@ class EngineJudge(Judge):
         """Make the judgements that ``scorer`` will ask for, while the contexts of ``subjects`` are still open.
 
         They are kept, and counted when they are asked for: budgets and events are those of a pool that had room
-        for all. ``scorer`` is for this alone, as one that remembers scores would take them for asked.
+        for all.
         """
         self._is_early = True
         try:
@@ -103,7 +103,8 @@ class EngineJudge(Judge):
                 self._count(*key, made)
                 readings[at] = read(made)
         # What is open goes first: once judged, it can make room for what has to be computed again.
-        rest = sorted(readings.keys() ^ range(len(nodes)), key=lambda at: (not core.workspace.is_open(nodes[at]), at))
+        rest = [at for at in range(len(nodes)) if at not in readings]
+        rest.sort(key=lambda at: not core.workspace.is_open(nodes[at]))
         judged: list[NodeId] = []
         while rest:
             group, rest = self._part([(at, nodes[at], sequences[at]) for at in rest], judged, max_tokens)
@@ -131,15 +132,11 @@ class EngineJudge(Judge):
             # Of several forks of a node only one goes on in the page that they share.
             costs.append(workspace.pages_behind(node, sequence, max_tokens) + (node in waiting))
             waiting.add(node)
-        lack = sum(costs) - self._core.available_pages()
-        while judged and lack > 0:
-            node = judged.pop(0)
-            lack -= 0 if node in waiting else workspace.close_leaves([node])
-        available = sum(costs) - lack
-        for _, node, _ in rest[:0:-1]:
-            if costs[0] <= available:
-                break
-            available += workspace.close_leaves([node])
+        available = self._core.available_pages()
+        spent = [node for node in judged if node not in waiting]
+        available += workspace.close_leaves(spent, enough=sum(costs) - available)
+        later = [node for _, node, _ in reversed(rest) if node != rest[0][1]]
+        available += workspace.close_leaves(later, enough=costs[0] - available)
         num = max(1, sum(total <= available for total in itertools.accumulate(costs)))
         places = [at for at, _, _ in rest]
         return places[:num], places[num:]
@@ -209,20 +206,18 @@ def subject_of(core: SearchCore, node: Node) -> Subject:
     )
 
 
-def early_judging(core: SearchCore, judge: EngineJudge) -> Callable[[Sequence[NodeId]], None]:
-    """Return what judges written nodes before their level is complete: nothing, where that would not serve.
+def judge_early(core: SearchCore, judge: EngineJudge, nodes: Sequence[NodeId]) -> None:
+    """Judge written nodes before their level is complete, where that serves.
 
     A vote is among all of a level, and strategies of whole answers judge in their end.
     """
-    params = core.params
-    scorer = None if params.scorer == "vote" or params.strategy in INDEPENDENT else build_scorer(core, {})
-
-    def judge_early(nodes: Sequence[NodeId]) -> None:
-        written = [core.tree[node] for node in nodes if node in core.rules and core.tree[node].status not in FINAL]
-        if scorer is not None and written:
-            judge.judge_early(scorer, [subject_of(core, node) for node in written])
-
-    return judge_early
+    written = [core.tree[node] for node in nodes if node in core.rules and core.tree[node].status not in FINAL]
+    if not written or core.params.scorer == "vote" or core.params.strategy in INDEPENDENT:
+        return
+    # One that remembers scores would take these for asked: a scorer of their own.
+    scorer = build_scorer(core, {})
+    if scorer is not None:
+        judge.judge_early(scorer, [subject_of(core, node) for node in written])
 
 
 def build_scorer(core: SearchCore, costs: dict[NodeId, TokenCounts]) -> Scorer | None:

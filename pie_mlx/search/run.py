@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pie_mlx.engine import Engine
@@ -24,7 +25,7 @@ from pie_mlx.search.ending import Ending, conclude
 from pie_mlx.search.expansion import Expander
 from pie_mlx.search.failures import CrashedError, NothingProposedError
 from pie_mlx.search.journal import Journal, Listen
-from pie_mlx.search.judging import EngineJudge, build_scorer, early_judging
+from pie_mlx.search.judging import EngineJudge, build_scorer, judge_early
 from pie_mlx.search.node import ROOT, TokenCounts
 from pie_mlx.search.params import SearchParams
 from pie_mlx.search.progress import Progress
@@ -92,7 +93,7 @@ class Run(Controls):
         self._judge = EngineJudge(self._core)
         self._scorer = build_scorer(self._core, self._judge.costs)
         pen = Pen(self._core.workspace, dialogue, params, task.stop)
-        self._expander = Expander(self._core, pen, early_judging(self._core, self._judge), tells_pieces=deltas)
+        self._expander = Expander(self._core, pen, partial(judge_early, self._core, self._judge), tells_pieces=deltas)
         self._verbs = Verbs(self._core, self._expander)
         self._core.repeat_recorded = self._verbs.repeat_recorded
         self._thread: threading.Thread | None = None

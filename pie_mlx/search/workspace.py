@@ -6,6 +6,7 @@ one takes the pages of the nearest relative that is open.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -146,12 +147,17 @@ class Workspace:
             kept = len(self.tokens(node if parent is None else parent))
             return pages_for(max(len(tokens) + num_more - kept, 1), self._engine.settings.page_size) + 1
 
-    def close_leaves(self, nodes: Iterable[NodeId]) -> int:
-        """Close those of ``nodes`` whose parent or sibling goes on holding what they share; return the pages freed."""
+    def close_leaves(self, nodes: Iterable[NodeId], *, enough: float = math.inf) -> int:
+        """Close those of ``nodes`` whose parent or sibling goes on holding what they share; return the pages freed.
+
+        In this order, and no more of them than free ``enough`` pages.
+        """
         with self._lock:
             holders = Counter(map(parent_id, self._open))
             freed = 0
             for node in nodes:
+                if freed >= enough:
+                    break
                 parent = parent_id(node)
                 if node in self._open and (parent in self._open or holders[parent] > 1):
                     holders[parent] -= 1
