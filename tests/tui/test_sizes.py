@@ -56,5 +56,6 @@ def test_resizing_through_every_size_survives(trace_file: Path, open_app: Any, d
             await pilot.press("f3", "v")
             await pilot.press("f4")
             await pilot.press("f2")
+            assert app.screen.query_one(TooSmall).display == (size[0] < 60 or size[1] < 16)
 
     drive(app, scenario)

@@ -164,8 +164,9 @@ def test_text_that_looks_like_markup_is_shown(text: str) -> None:
     "text", [">" * 10_000, "| a | b\n|--", "[x](", "![", "*" * 999, "```" * 50, "- " * 500, "#" * 50, "\u0000\ud800"]
 )
 def test_broken_markdown_is_no_failure(text: str) -> None:
-    """Nothing that a model writes can end the chat."""
+    """Nothing that a model writes can end the chat, or swallow what it writes next."""
     _stream(text, size=100)
+    assert "afterwards" in _stream(f"{text}\n\nafterwards", size=100).getvalue()
 
 
 def test_controls_are_made_visible() -> None:
