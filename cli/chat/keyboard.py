@@ -70,6 +70,8 @@ class Keyboard:
         quiet = termios.tcgetattr(self._descriptor)
         quiet[0] &= ~termios.ICRNL
         quiet[3] &= ~(termios.ICANON | termios.ECHO)
+        # Without it, Ctrl-C drops what was written and not yet shown: the tail would be a screen that we do not know.
+        quiet[3] |= termios.NOFLSH
         quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._descriptor, termios.TCSANOW, quiet)
         self._interrupts.clear()
