@@ -279,6 +279,11 @@ def _fail(report: Report, error: BaseException, edge: EdgeFlags) -> int:
         # Stdout takes nothing more, a full disk say: the person at the terminal is told.
         abandon_stdout()
         show_failure(report, as_json=False, color=edge.color)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What a full disk refused is still in the buffer: the interpreter would try it again, and fail in its own way.
+        abandon_stdout()
     code = getattr(error, "exit_code", 1)
     return code if isinstance(code, int) else 1
 

@@ -22,6 +22,8 @@ settings.register_profile("search", parent=settings.get_profile("repeat"), deran
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 _TERMINAL_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
+# Output that leaves at once hides what happens to output that waits, as a user's does.
+_PYTHON_VARIABLES = ("PYTHONUNBUFFERED",)
 # Facts of the machine rather than wishes of its user: where the starter model lies, and which BLAS to load.
 _MACHINE_VARIABLES = ("PIE_MLX_CACHE_DIR", "PIE_MLX_BLAS")
 
@@ -55,7 +57,7 @@ def load_module() -> Callable[[str, Path], ModuleType]:
 def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the user's configuration and terminal out of the test, and the test out of the user's folders."""
     wishes = [name for name in os.environ if name.startswith("PIE_MLX_") and name not in _MACHINE_VARIABLES]
-    for name in (*wishes, *_TERMINAL_VARIABLES):
+    for name in (*wishes, *_TERMINAL_VARIABLES, *_PYTHON_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     for kind in ("CONFIG", "STATE", "DATA"):
         monkeypatch.setenv(f"PIE_MLX_{kind}_DIR", str(tmp_path / kind.lower()))
