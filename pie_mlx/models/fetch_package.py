@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -81,12 +82,20 @@ def _pip(name: str) -> list[str]:
     """Return the command that runs pip; an environment without pip uses the one bundled with Python."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    bundled = importlib.util.find_spec("ensurepip")
-    places = [] if bundled is None else bundled.submodule_search_locations or []
-    wheels = [wheel for place in places for wheel in Path(place, "_bundled").glob("pip-*.whl")]
+    wheels = [wheel for place in _bundled_places() for wheel in place.glob("pip-*.whl")]
     if not wheels:
         raise DownloadFailed(name, "this Python has no pip", f"{sys.executable} -m ensurepip")
     return [sys.executable, str(wheels[0] / "pip")]
+
+
+def _bundled_places() -> Iterator[Path]:
+    """Yield where this Python may keep the wheel of its pip."""
+    bundled = importlib.util.find_spec("ensurepip")
+    for place in (bundled and bundled.submodule_search_locations) or ():
+        yield Path(place, "_bundled")
+    # Some systems keep the wheels of all their Pythons in one folder.
+    if shared := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        yield Path(shared)
 
 
 def _extract(name: str, source: PackageSource, folder: Path) -> Path:

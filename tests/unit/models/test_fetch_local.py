@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import zipfile
@@ -180,7 +181,9 @@ def test_disk_that_fills_up_during_conversion(
     assert leftovers(cache) == []
 
 
-def test_pip_bundled_with_python_serves_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_bundled_with_python_serves_where_none_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """An environment without pip uses the wheel that Python brings along."""
     import importlib.util
 
@@ -190,6 +193,10 @@ def test_pip_bundled_with_python_serves_where_none_is_installed(monkeypatch: pyt
     ended = subprocess.run([*command, "--version"], capture_output=True, check=False)
     assert ended.stdout.startswith(b"pip ")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    (tmp_path / "pip-1.whl").touch()
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _name: str(tmp_path))
+    assert fetch_package._pip("m")[-1] == str(tmp_path / "pip-1.whl" / "pip")
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _name: None)
     with pytest.raises(DownloadFailed, match="no pip"):
         fetch_package._pip("m")
 
