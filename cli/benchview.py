@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from pie_mlx.cli.clean import one_line
 from pie_mlx.cli.figures import format_bytes
@@ -13,6 +13,7 @@ from pie_mlx.cli.figures import format_bytes
 if TYPE_CHECKING:
     from pie_mlx.bench.cases import Case
     from pie_mlx.bench.compare import Comparison
+    from pie_mlx.bench.report import Row
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.cli.render import Stdout
 
@@ -22,25 +23,65 @@ _BAR_HEAD = f"{'behind ':>{_HALF}}│{' ahead':<{_HALF}}"
 _MARKS = {"faster": "▲", "slower": "▼", "within noise": "·", "one trial, no verdict": "?"}
 
 
-@contextmanager
-def showing_cases(stderr: Stderr, num_cases: int) -> Iterator[Callable[[Case], None]]:
-    """Yield what is told of each case before it begins: a bar for a person, a line a case for a file."""
-    if not stderr.console.is_terminal:
-        numbers = iter(range(1, num_cases + 1))
-        yield lambda case: stderr.line(f"{next(numbers)}/{num_cases} {case.title}")
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+class CaseBar:
+    """How far a run is: a bar for a person, a line a case for a file, and each figure as soon as it is there."""
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=stderr.console, transient=True) as bars:
-        task = bars.add_task("", total=num_cases)
-        begun: list[Case] = []
+    def __init__(self, stderr: Stderr, cases: Sequence[Case]) -> None:
+        """Show on ``stderr`` how far ``cases`` are, within its ``with``."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        def begin(case: Case) -> None:
-            bars.update(task, description=one_line(case.title), completed=len(begun))
-            begun.append(case)
+        self._stderr = stderr
+        self._cases = cases
+        self._begun: list[Case] = []
+        self._is_shown = stderr.console.is_terminal
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        self._bars = Progress(*columns, console=stderr.console, transient=True, disable=not self._is_shown)
+        self._bar = self._bars.add_task("", total=len(cases))
 
-        yield begin
+    def __enter__(self) -> Self:
+        """Begin with the bar; a file gets none."""
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._bars.stop()
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Titles of the case that is being measured and of those that come after it."""
+        return [case.title for case in self._cases[max(len(self._begun) - 1, 0) :]]
+
+    def begin(self, case: Case) -> None:
+        """Name the case that begins."""
+        self._bars.update(self._bar, description=one_line(case.title), completed=len(self._begun))
+        self._begun.append(case)
+        if not self._is_shown:
+            self._stderr.line(f"{len(self._begun)}/{len(self._cases)} {case.title}")
+
+    def trial(self, number: int, total: int) -> None:
+        """Say which trial of the case begins; 0 is a warm-up."""
+        words = f"trial {number} of {total}" if number else "warm-up"
+        if self._begun:
+            self._bars.update(self._bar, description=one_line(f"{words} · {self._begun[-1].title}"))
+
+    def stop(self) -> None:
+        """Say why the end may take its time after Ctrl-C."""
+        self._bars.stop()
+        self._stderr.note("stopping as soon as the device has finished its step (Ctrl-C again ends at once)")
+
+    def show(self, row: Row) -> None:
+        """Tell a figure that is there: the table comes minutes later, or never."""
+        ratio = "" if row.ratio is None else f" · {row.ratio:.2f}×"
+        words = f"{row.suite}: {row.case}" if self._is_shown else f"  {row.case}"
+        self._stderr.line(f"{words} · {_figure(row.ours.median)} {row.unit}{ratio}", style="dim")
 
 
 def show_report(stdout: Stdout, report: Mapping[str, Any], *, explain: bool) -> None:

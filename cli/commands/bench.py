@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from pie_mlx.cli.options import EngineFlags, Group, OutputFlags, engine_settings, load_config, model_name
-from pie_mlx.errors import InvalidParameter, UsageError
+from pie_mlx.errors import InvalidParameter, PieError, UsageError
 
 if TYPE_CHECKING:
     from pie_mlx.bench.cases import Case
     from pie_mlx.bench.compare import Comparison
-    from pie_mlx.bench.report import Report
+    from pie_mlx.bench.report import Report, Row
+    from pie_mlx.bench.setting import BenchSetting
+    from pie_mlx.cli.benchview import CaseBar
     from pie_mlx.cli.diagnostics import Stderr
     from pie_mlx.config import Settings
+    from pie_mlx.errors import Fact
 
 
 class Baseline(StrEnum):
@@ -76,18 +80,31 @@ def bench(
             stdout.line(case.title)
         return
     old = None if flags.compare is None else read_report(flags.compare)
-    report = _measure(settings, flags, cases, stderr)
-    told = report.to_json()
-    comparison = None if old is None else compare(old, told)
-    if flags.html is not None:
-        _write_page(flags.html, report)
-    if output.json:
-        stdout.json(told if comparison is None else {**told, "compare": comparison.to_json()})
-    else:
-        show_report(stdout, told, explain=flags.explain)
-        if comparison is not None:
-            show_comparison(stdout, comparison)
-    _say_what_to_mind(stderr, report, comparison, flags)
+    # The report comes before the engine is closed: a device that is busy may keep that waiting.
+    with _measured(settings, flags, cases, stderr) as (report, ended_by):
+        told = report.to_json() | _failure(ended_by)
+        comparison = None if old is None else compare(old, told)
+        if flags.html is not None:
+            _write_page(flags.html, report)
+        if output.json:
+            stdout.json(told if comparison is None else {**told, "compare": comparison.to_json()})
+        else:
+            show_report(stdout, told, explain=flags.explain)
+            if comparison is not None:
+                show_comparison(stdout, comparison)
+        _say_what_to_mind(stderr, report, comparison, flags)
+    if isinstance(ended_by, PieError) and output.json:
+        # The one object on stdout has said it.
+        raise typer.Exit(ended_by.exit_code)
+    if ended_by is not None:
+        raise ended_by
+
+
+def _failure(ended_by: BaseException | None) -> dict[str, Fact]:
+    """Return what the report says of the failure that ended it, if it was one."""
+    from pie_mlx.cli.diagnostics import Report as Failure
+
+    return Failure.of(ended_by).to_json() if isinstance(ended_by, PieError) else {}
 
 
 def _check(flags: BenchFlags) -> None:
@@ -106,31 +123,60 @@ def _check(flags: BenchFlags) -> None:
         raise UsageError(f"{flags.html}: there is no such folder")
 
 
-def _measure(settings: Settings, flags: BenchFlags, cases: list[Case], stderr: Stderr) -> Report:
-    """Load the model and measure, with a bar on stderr."""
+@contextmanager
+def _measured(
+    settings: Settings, flags: BenchFlags, cases: list[Case], stderr: Stderr
+) -> Iterator[tuple[Report, BaseException | None]]:
+    """Load the model and measure, with a bar on stderr; yield also what ended it early, if there is a figure yet.
+
+    Raises:
+        PieError, KeyboardInterrupt, SystemExit: it was ended before the first figure.
+    """
     from pie_mlx.bench.machine import load_average, machine_facts, setting_facts, thermal, version_facts
     from pie_mlx.bench.report import Report
     from pie_mlx.bench.setting import BenchOptions, open_setting
-    from pie_mlx.bench.suites import run
-    from pie_mlx.cli.benchview import showing_cases
+    from pie_mlx.cli.benchview import CaseBar
     from pie_mlx.models.fetch import locate
 
+    bar = CaseBar(stderr, cases)
     options = BenchOptions(
         flags.trials,
         flags.tokens,
         flags.delay,
         has_baseline=flags.baseline is Baseline.mlx_lm,
         adapter=None if settings.adapter is None else Path(settings.adapter).expanduser(),
+        on_trial=bar.trial,
     )
     folder = locate(model_name(settings))
     with ExitStack() as stack:
         with stderr.waiting(f"loading {model_name(settings)}"):
             setting = stack.enter_context(open_setting(folder, engine_settings(settings), options))
         machine = machine_facts(setting)
-        with showing_cases(stderr, len(cases)) as begin:
-            rows = list(run(setting, cases, begin))
+        rows, ended_by = _take_rows(setting, cases, bar)
         machine |= {"load_after": load_average(), "thermal_after": thermal()}
-        return Report(machine, version_facts(), setting_facts(setting), rows)
+        unmeasured = bar.unfinished if ended_by is not None else []
+        yield Report(machine, version_facts(), setting_facts(setting), rows, unmeasured), ended_by
+
+
+def _take_rows(setting: BenchSetting, cases: list[Case], bar: CaseBar) -> tuple[list[Row], BaseException | None]:
+    """Measure the cases; a failure or a stop costs the case that it meets and those after it, not those before."""
+    from pie_mlx.bench.suites import run
+
+    rows: list[Row] = []
+    with bar:
+        try:
+            for row in run(setting, cases, bar.begin):
+                rows.append(row)
+                bar.show(row)
+        except (PieError, KeyboardInterrupt, SystemExit) as error:
+            if isinstance(error, KeyboardInterrupt):
+                bar.stop()
+            if not rows:
+                raise
+            return rows, error
+    if not rows:
+        raise UsageError("these cases measure nothing but the baseline", "leave out --baseline none")
+    return rows, None
 
 
 def _write_page(path: Path, report: Report) -> None:

@@ -75,6 +75,9 @@ def _head(report: Mapping[str, Any]) -> str:
     if machine["load"] and machine["load"][0] > (machine["cores"] or 1) * 1.5:
         waiting = f"{machine['load'][0]} processes waited for {machine['cores']} cores"
         busy = f'<p class="note">The machine was busy: {waiting}.</p>'
+    missing = report.get("unmeasured") or ()
+    if missing:
+        busy += f'<p class="note">Ended early: {len(missing)} cases are not measured, from {_text(missing[0])} on.</p>'
     return (
         f"<header><h1>{_text(settings['model'])}</h1>"
         f'<p class="lead">pie-mlx {_text(versions.get("pie-mlx"))} {_text(rival)}, in one process and one run. '

@@ -32,13 +32,19 @@ def interleave(
     num_warmups: int = 1,
     delay_s: float = 0.0,
     meter: PeakMeter | None = None,
+    on_trial: Callable[[int, int], None] | None = None,
 ) -> tuple[Trials, Trials | None]:
-    """Run both sides in turn, swapping who goes first; warm-ups have the same shape and are dropped."""
+    """Run both sides in turn, swapping who goes first; warm-ups have the same shape and are dropped.
+
+    ``on_trial`` is told of each pair before it begins: its number, 0 for a warm-up, and how many there are.
+    """
     assert num_trials > 0, "at least one trial"
     sides = [ours] if theirs is None else [ours, theirs]
     values: list[list[float]] = [[] for _ in sides]
     peaks: list[int | None] = [None for _ in sides]
     for trial in range(-num_warmups, num_trials):
+        if on_trial is not None:
+            on_trial(max(trial + 1, 0), num_trials)
         order = list(range(len(sides)))
         for side in order if trial % 2 == 0 else order[::-1]:
             if delay_s:

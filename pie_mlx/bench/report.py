@@ -96,10 +96,14 @@ class Report:
     versions: Mapping[str, Fact]
     settings: Mapping[str, Fact]
     rows: Sequence[Row]
+    unmeasured: Sequence[str] = ()
+    """Titles of the cases that were asked for and are not in ``rows``, because the run was ended before."""
 
     def cautions(self) -> list[str]:
         """Say where a figure is not to be trusted: drift, tokens that differ, a bandwidth that is too low."""
         notes = []
+        if self.unmeasured:
+            notes.append(f"not measured: {len(self.unmeasured)} cases, from {self.unmeasured[0]!r} on")
         for row in self.rows:
             sides = [("", row.ours), *([("the baseline of ", row.baseline)] if row.baseline else [])]
             for whose, trials in sides:
@@ -122,4 +126,5 @@ class Report:
             "versions": dict(self.versions),
             "settings": dict(self.settings),
             "rows": [row.to_json() for row in self.rows],
+            "unmeasured": list(self.unmeasured),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from pie_mlx.bench.endless import EndlessBackend, twin
 from pie_mlx.bench.explain import choice
 from pie_mlx.bench.pairs import Measure, interleave
 from pie_mlx.bench.report import Trials
+from pie_mlx.bench.stopping import StoppableModel
 from pie_mlx.engine import Engine, EngineSettings
 from pie_mlx.errors import Fact
 from pie_mlx.models.tokenizer import Tokenizer
@@ -32,6 +33,8 @@ class BenchOptions:
     has_baseline: bool = True
     adapter: Path | None = None
     """The folder of an adapter over the model, for both sides."""
+    on_trial: Callable[[int, int], None] | None = None
+    """Told of each trial before it begins: its number, 0 for a warm-up, and how many there are."""
 
 
 class DevicePeak:
@@ -58,6 +61,8 @@ class BenchSetting:
 
     engine: Engine
     backend: EndlessBackend
+    module: Any
+    """The model for the baseline, a :class:`StoppableModel`; untyped, as mlx-lm asks for the model itself."""
     encoder: Tokenizer
     options: BenchOptions
     bandwidth: float
@@ -67,11 +72,6 @@ class BenchSetting:
     platform: PlatformFacts
     """The machine, as it was before MLX was imported."""
     meter: DevicePeak = field(repr=False)
-
-    @property
-    def module(self) -> Any:
-        """The model as mlx-lm made it; untyped, as only the baseline may name MLX."""
-        return self.backend.inner.module
 
     @property
     def chunk(self) -> int:
@@ -98,6 +98,7 @@ class BenchSetting:
             num_warmups=0 if is_warm else 1,
             delay_s=self.options.delay_s,
             meter=self.meter,
+            on_trial=self.options.on_trial,
         )
 
     def attention(self) -> dict[str, Fact]:
@@ -147,14 +148,20 @@ def open_setting(folder: Path, settings: EngineSettings, options: BenchOptions) 
     with Engine.start(make_backend, cold, encoder) as engine:
         backend = engine.backend
         assert isinstance(backend, EndlessBackend), "the engine runs the backend it was given"
-        module = backend.inner.module
-        yield BenchSetting(
+        module = StoppableModel(backend.inner.module)
+        setting = BenchSetting(
             engine=engine,
             backend=backend,
+            module=module,
             encoder=encoder,
             options=options,
             bandwidth=engine.run_errand(baseline.read_bandwidth),
-            weight_bytes=engine.run_errand(lambda: baseline.step_bytes(module)),
+            weight_bytes=engine.run_errand(lambda: baseline.step_bytes(backend.inner.module)),
             platform=found,
             meter=DevicePeak(engine),
         )
+        try:
+            yield setting
+        finally:
+            # A baseline may be in the midst of minutes of work, and the engine waits for its thread.
+            module.stop()

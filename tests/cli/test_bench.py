@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
 
+from pie_mlx.bench.cases import Case
 from pie_mlx.bench.compare import compare
 from pie_mlx.bench.report import Report, Row, Trials
-from pie_mlx.cli.benchview import ratio_bar, show_comparison, show_report
+from pie_mlx.cli.benchview import CaseBar, ratio_bar, show_comparison, show_report
+from pie_mlx.cli.commands.bench import _take_rows
+from pie_mlx.cli.diagnostics import Stderr
 from pie_mlx.cli.render import Stdout
-from pie_mlx.errors import Fact
+from pie_mlx.errors import DeviceFailed, Fact, UsageError
+
+if TYPE_CHECKING:
+    from pie_mlx.bench.setting import BenchSetting
 
 RunCli: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
@@ -121,3 +127,47 @@ def test_a_comparison_says_its_verdict_in_words(capsys: pytest.CaptureFixture[st
 def test_a_bar_points_to_the_better_side_and_has_a_fixed_width(ratio: float, bar: str) -> None:
     """Right of 1× is ours; a bar never leaves its column."""
     assert ratio_bar(ratio) == bar
+
+
+def case(name: str, outcome: Sequence[Row] | BaseException) -> Case:
+    """Return a case that gives rows, or ends in an exception."""
+
+    def measure(_setting: BenchSetting) -> Sequence[Row]:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    return Case("decode", name, measure)
+
+
+NO_SETTING = cast("BenchSetting", None)  # the cases below look at none
+ROW = report(20.0, 20.2).rows[0]
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(143), DeviceFailed("gone")])
+def test_an_early_end_costs_no_figure_that_is_there(ending: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures before it are kept and were told; the cases from it on are named as not measured."""
+    bar = CaseBar(Stderr(), cases := [case("a", [ROW]), case("b", ending), case("c", [ROW])])
+    rows, ended_by = _take_rows(NO_SETTING, cases, bar)
+    assert (rows, ended_by) == ([ROW], ending)
+    assert bar.unfinished == ["decode: b", "decode: c"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[:3] == ["1/3 decode: a", "  16 branches · 20.1 tok/s · 2.01×", "2/3 decode: b"]
+    assert ("Ctrl-C again" in said[-1]) == isinstance(ending, KeyboardInterrupt)
+    told = Report(MACHINE, {}, SETTINGS, rows, bar.unfinished)
+    assert told.to_json()["unmeasured"] == ["decode: b", "decode: c"]
+    assert told.cautions() == ["not measured: 2 cases, from 'decode: b' on"]
+
+
+def test_an_end_before_the_first_figure_is_no_report() -> None:
+    """There is nothing to keep, so it goes on as what it is."""
+    cases = [case("a", KeyboardInterrupt()), case("b", [ROW])]
+    with pytest.raises(KeyboardInterrupt):
+        _take_rows(NO_SETTING, cases, CaseBar(Stderr(), cases))
+
+
+def test_cases_without_a_figure_are_no_success() -> None:
+    """A case of the baseline alone, with no baseline, measures nothing."""
+    cases = [case("a", [])]
+    with pytest.raises(UsageError, match="nothing but the baseline"):
+        _take_rows(NO_SETTING, cases, CaseBar(Stderr(), cases))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +97,23 @@ def test_the_report_says_how_it_was_measured(report: dict[str, Any]) -> None:
     assert all(report["versions"][name] for name in ("pie-mlx", "mlx", "mlx-lm", "python"))
     assert report["machine"]["read_bytes_per_s"] > 0
     assert "smollm2" in to_html(report)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_gives_the_figures_that_it_has(starter: Path, sent: signal.Signals, code: int) -> None:
+    """Stopped within a case: one object with the rows before it, what is missing, and the exit code of a stop."""
+    command = (sys.executable, "-m", "pie_mlx", "bench", "quick", "--trials", "1", "--json", "--model", str(starter))
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert child.stderr is not None
+    told = [line for line, _ in zip(iter(child.stderr.readline, ""), range(3), strict=False)]
+    assert told[0].startswith("1/"), told
+    assert told[2].startswith("2/"), told
+    child.send_signal(sent)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == code, err
+    report = json.loads(out)
+    assert report["rows"]
+    missing, titles = report["unmeasured"], [case.title for case in select(["quick"])]
+    assert 0 < len(missing) < len(titles)
+    assert missing == titles[-len(missing) :]
+    assert "not measured" in err

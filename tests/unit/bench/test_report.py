@@ -68,4 +68,4 @@ def test_a_report_has_the_schema_and_all_its_parts() -> None:
     """What makes two reports comparable is in them."""
     told = Report({"cpu": "x"}, {"mlx": "1"}, {"trials": 2}, [row((1.0,), None)]).to_json()
     assert told["schema"] == SCHEMA
-    assert set(told) == {"schema", "machine", "versions", "settings", "rows"}
+    assert set(told) == {"schema", "machine", "versions", "settings", "rows", "unmeasured"}
