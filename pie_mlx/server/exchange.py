@@ -33,7 +33,7 @@ from pie_mlx.server.logs import LOG, log_exchange
 from pie_mlx.server.settings import ServerSettings
 
 _LAST_WORD_S = 2.0
-"""How long a stream's error event may take to leave."""
+"""How long a stream's error event may take to leave, and what a refused client still sends is taken in."""
 _DISCARDED_BODIES = 4
 """Of a body that is too long, this many times the limit is read so that the client sees the answer."""
 
@@ -54,6 +54,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._body: Any = None
+        self._has_rest = self.request.method == "POST"
         self._is_stream = False
         self._work: asyncio.Task[None] | None = None
         self._aborted_by: PieError | None = None
@@ -131,6 +132,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self.settings.body_timeout_s):
                 raw = await self._collect(limit)
+                self._has_rest = False
         except TimeoutError:
             raise BodyTimeoutError(self.settings.body_timeout_s) from None
         kind = headers.get("content-type", "").partition(";")[0].strip().casefold()
@@ -220,14 +222,34 @@ class Exchange:
         """Tell an error: as the answer, or as the last event of a stream that has begun."""
         self.notes["error"] = error.code
         if self.status is None:
-            # An unread rest of the body is in the way of the next request.
-            close = {"connection": "close"} if self._body is None and self.request.method == "POST" else {}
-            await self.answer(body_of(error), status=status_of(error), headers={**headers_of(error), **close})
+            answer = self._answer_and_linger if self._has_rest else self.answer
+            await answer(body_of(error), status=status_of(error), headers=headers_of(error))
         elif self._is_stream:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORD_S):
                     await self.event(body_of(error), name="error")
                     await self.end_stream()
+
+    async def _answer_and_linger(self, body: object, *, status: int, headers: Mapping[str, str]) -> None:
+        """Answer before the body was read, take in the rest for a while, and close the connection.
+
+        To close at once would reset a connection on which the client still sends, and may cost it the answer.
+        """
+        raw = json_bytes(body)
+        kind = {"content-type": "application/json", "content-length": str(len(raw)), "connection": "close"}
+        await self._begin(status, {**kind, **headers})
+        await self._send({"type": "http.response.body", "body": raw, "more_body": True})
+        # A client that waits to be told to go on will not send it.
+        if self.request.headers.get("expect", "").casefold() != "100-continue":
+            await self._discard_rest()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _discard_rest(self) -> None:
+        """Take in what is left of the body, until its end, the client's, or that of our patience."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                while (await self._receive()).get("more_body", False):
+                    pass
 
 
 async def _as_coroutine(awaitable: Awaitable[None]) -> None:

@@ -158,6 +158,38 @@ def test_a_key_is_asked_of_everybody_but_the_health_probe(serve: Any) -> None:
     assert server.http.get("/v1/models", headers=good).status_code == 200
 
 
+def _refused(server: Any, *, head: str, body: bytes) -> bytes:
+    """Send a request's head without a key, its body when the answer is there, and return all that came."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as raw:
+        raw.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\n{head}\r\n\r\n".encode())
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += raw.recv(65536)
+        for at in range(0, len(body), 1000):
+            raw.sendall(body[at : at + 1000])
+        assert raw.recv(100) == b"", "the connection is closed, and was not reset"
+    return answer
+
+
+def test_a_client_that_is_refused_before_its_body_gets_the_whole_answer(serve: Any) -> None:
+    """The rest of the body is taken in, so that the connection is not reset under a client that still sends."""
+    server = serve(api_key="correct-horse")
+    body = json.dumps({"messages": MESSAGE}).encode().ljust(20_000)
+    answer = _refused(server, head=f"Content-Type: application/json\r\nContent-Length: {len(body)}", body=body)
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"\r\nconnection: close\r\n" in answer
+    assert _refused(server, head="Content-Length: 9\r\nExpect: 100-continue", body=b"").startswith(b"HTTP/1.1 401")
+
+
+def test_a_body_that_was_read_keeps_its_connection(serve: Any) -> None:
+    """A wrong body is in nobody's way."""
+    server = serve()
+    response = server.http.post(CHAT, content=b"{", headers=JSON)
+    assert_typed(response, 400)
+    assert response.headers.get("connection") != "close"
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_another_address_demands_a_key(host: str) -> None:
     """Listening where others can reach it is refused without a key."""
