@@ -16,7 +16,7 @@ pytestmark = pytest.mark.packaging
 
 EXTRAS_OF_THE_PROGRAM = ("serve", "blas")
 # Never imported by name: its BLAS is loaded from the wheel's folder.
-LOADED_AS_A_LIBRARY = {"scs"}
+LOADED_AS_A_LIBRARY = {"faiss-cpu"}
 
 
 def normal(name: str) -> str:

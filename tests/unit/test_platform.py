@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pie_mlx.platform import BLAS_VARIABLE, available_on_macos, blas_candidates, load_blas, memory, prepare
+from pie_mlx import platform
+from pie_mlx.platform import (
+    BLAS_VARIABLE,
+    available_on_macos,
+    blas_candidates,
+    load_blas,
+    memory,
+    openblas_core,
+    prepare,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a BLAS is loaded on Linux alone")
 
@@ -45,11 +54,47 @@ def test_a_library_without_blas_is_refused() -> None:
 
 def test_packages_that_carry_a_blas_are_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ``*.libs`` folder beside installed packages is looked into."""
-    library = tmp_path / "site-packages" / "scs.libs" / "libopenblas-r0.so"
+    library = tmp_path / "site-packages" / "faiss_cpu.libs" / "libopenblaso-r0.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     assert str(library) in list(blas_candidates())
+
+
+@pytest.mark.parametrize(
+    ("facts", "core"),
+    [
+        ("flags\t\t: fpu avx fma avx2 avx512f avx512dq avx512cd avx512bw avx512vl\n", "SkylakeX"),
+        ("processor\t: 0\nflags\t\t: fpu avx fma avx2 avx512f\n", "Haswell"),
+        ("flags\t\t: fpu sse2 avx\n", None),
+        ("Features\t: fp asimd\n", None),
+        ("flags", None),
+        ("", None),
+    ],
+)
+def test_the_fastest_kernels_that_the_cpu_can_run(
+    facts: str, core: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the instructions it has; nothing is named for a CPU that says nothing, or has none of them."""
+    monkeypatch.setattr(platform, "_CPU_FACTS", tmp_path / "cpuinfo")
+    assert openblas_core() is None
+    (tmp_path / "cpuinfo").write_text(facts, encoding="utf-8")
+    assert openblas_core() == core
+
+
+@pytest.mark.parametrize("wish", [None, "Haswell"])
+def test_what_the_user_says_of_the_cpu_stands(wish: str | None) -> None:
+    """The kernels are named for a BLAS that does not know the CPU; a name that is set already is left."""
+    code = "import os; from pie_mlx.platform import prepare; prepare(); print(os.environ.get('OPENBLAS_CORETYPE'))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": ""} if wish is None else {"PATH": "", "OPENBLAS_CORETYPE": wish},
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.stdout.strip() == str(wish or openblas_core())
 
 
 def test_preparing_imports_no_mlx() -> None:
