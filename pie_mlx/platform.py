@@ -25,11 +25,6 @@ _NO_BLAS = (
     f"(install libopenblas0-pthread, or set {BLAS_VARIABLE})"
 )
 _CORE_VARIABLE = "OPENBLAS_CORETYPE"
-_CORES = {
-    "SkylakeX": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
-    "Haswell": {"avx2", "fma"},
-}
-"""Kernels of OpenBLAS by the instructions that they need, the fastest first."""
 _CPU_FACTS = Path("/proc/cpuinfo")
 _MIB = 1 << 20
 
@@ -111,27 +106,30 @@ def _prepare_blas() -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     if "mlx.core" in sys.modules:
         return None, ("MLX was imported before a fast BLAS could be loaded: matrix products will be slow",)
-    # An OpenBLAS that is older than the CPU takes it for one without AVX, and is three to six times slower then.
-    if _CORE_VARIABLE not in os.environ and (core := openblas_core()) is not None:
-        os.environ[_CORE_VARIABLE] = core
     if wish:
         failure = load_blas(wish)
         return (wish, ()) if failure is None else (None, (f"{BLAS_VARIABLE}={wish}: {failure}; running without it",))
     for path in blas_candidates():
+        # A system's library is as new as the system; one in a wheel may be older than the CPU.
+        if Path(path).parent.name.endswith(".libs") and (core := openblas_core()) is not None:
+            os.environ.setdefault(_CORE_VARIABLE, core)
         if load_blas(path) is None:
             return path, ()
     return None, (_NO_BLAS,)
 
 
 def openblas_core() -> str | None:
-    """Return OpenBLAS's name for the fastest kernels that this CPU can run; None: leave the choice to OpenBLAS."""
+    """Return OpenBLAS's name for the kernels of this CPU where an old OpenBLAS may not know it; None: it will.
+
+    It takes an AMD CPU of a family that it does not know for one of 2007, without AVX, and is three times slower then;
+    Intel's it tells by their instructions.
+    """
     if not _CPU_FACTS.exists():
         return None
-    for line in _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            instructions = set(value.split())
-            return next((core for core, needed in _CORES.items() if needed <= instructions), None)
+    lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    facts = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
+    if facts.get("vendor_id") == ["AuthenticAMD"] and {"avx2", "fma"} <= set(facts.get("flags", ())):
+        return "Haswell"
     return None
 
 

@@ -61,40 +61,48 @@ def test_packages_that_carry_a_blas_are_candidates(tmp_path: Path, monkeypatch: 
     assert str(library) in list(blas_candidates())
 
 
+AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\n"
+
+
 @pytest.mark.parametrize(
     ("facts", "core"),
     [
-        ("flags\t\t: fpu avx fma avx2 avx512f avx512dq avx512cd avx512bw avx512vl\n", "SkylakeX"),
-        ("processor\t: 0\nflags\t\t: fpu avx fma avx2 avx512f\n", "Haswell"),
-        ("flags\t\t: fpu sse2 avx\n", None),
+        (f"{AMD}flags\t\t: fpu avx fma avx2 avx512f\n", "Haswell"),
+        (f"{AMD}flags\t\t: fpu sse2 avx\n", None),
+        (f"{AMD}", None),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx fma avx2\n", None),
         ("Features\t: fp asimd\n", None),
         ("flags", None),
         ("", None),
     ],
 )
-def test_the_fastest_kernels_that_the_cpu_can_run(
+def test_kernels_for_a_cpu_that_an_old_blas_does_not_know(
     facts: str, core: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the instructions it has; nothing is named for a CPU that says nothing, or has none of them."""
+    """Those of AMD that have the instructions; nothing is named for others, or where nothing is told."""
     monkeypatch.setattr(platform, "_CPU_FACTS", tmp_path / "cpuinfo")
     assert openblas_core() is None
     (tmp_path / "cpuinfo").write_text(facts, encoding="utf-8")
     assert openblas_core() == core
 
 
-@pytest.mark.parametrize("wish", [None, "Haswell"])
-def test_what_the_user_says_of_the_cpu_stands(wish: str | None) -> None:
-    """The kernels are named for a BLAS that does not know the CPU; a name that is set already is left."""
-    code = "import os; from pie_mlx.platform import prepare; prepare(); print(os.environ.get('OPENBLAS_CORETYPE'))"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": ""} if wish is None else {"PATH": "", "OPENBLAS_CORETYPE": wish},
-        cwd=Path(__file__).parents[2],
-    )
-    assert run.stdout.strip() == str(wish or openblas_core())
+@pytest.mark.parametrize("wish", [None, "Zen"])
+@pytest.mark.parametrize("folder", ["faiss_cpu.libs", "lib"])
+def test_kernels_are_named_for_a_wheel_that_has_none_named(
+    wish: str | None, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system's library knows its system; what the user named stands."""
+    (tmp_path / "cpuinfo").write_text(f"{AMD}flags\t\t: avx2 fma\n", encoding="utf-8")
+    monkeypatch.setattr(platform, "_CPU_FACTS", tmp_path / "cpuinfo")
+    path = str(tmp_path / folder / "libopenblas.so")
+    monkeypatch.setattr(platform, "blas_candidates", lambda: [path])
+    monkeypatch.setattr(platform, "load_blas", lambda _path: None)
+    monkeypatch.delenv(BLAS_VARIABLE, raising=False)
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    environ = {} if wish is None else {"OPENBLAS_CORETYPE": wish}
+    monkeypatch.setattr("os.environ", environ)
+    assert prepare().blas == path
+    assert environ.get("OPENBLAS_CORETYPE") == (wish or ("Haswell" if folder.endswith(".libs") else None))
 
 
 def test_preparing_imports_no_mlx() -> None:
