@@ -45,9 +45,9 @@ demo: $(STAMP) ## Pull the starter model and watch a small tree search
 	@echo '  $(BIN)/pie-mlx --help                        everything else'
 
 # A file's tests stay together: they share an engine. The longest file has few tests and must not come last.
-# More than two jobs would each hold a model.
+# More than two jobs would each hold a model, and the threads of one job's matrix products would take the other's core.
 test: check ## Everything a change must pass: check, then the tests
-	@"$(BIN)/pytest" --numprocesses "$(JOBS)" --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 "$(BIN)/pytest" --numprocesses "$(JOBS)" --dist loadfile --no-loadscope-reorder
 
 check: lint types ## Style, layers and types
 
