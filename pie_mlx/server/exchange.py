@@ -34,8 +34,6 @@ from pie_mlx.server.settings import ServerSettings
 
 _LAST_WORD_S = 2.0
 """How long a stream's error event may take to leave, and what a refused client still sends is taken in."""
-_DISCARDED_BODIES = 4
-"""Of a body that is too long, this many times the limit is read so that the client sees the answer."""
 
 Handler = Callable[["Exchange"], Awaitable[None]]
 
@@ -141,17 +139,14 @@ class Exchange:
         self._body = parse_json(raw)
 
     async def _collect(self, limit: int) -> bytes:
-        """Return the body's bytes; of one that is too long some more is read and dropped first."""
+        """Return the body's bytes; one that is too long is refused as soon as that is known."""
         chunks: list[bytes] = []
         size = 0
         async for chunk in self.request.stream():
             size += len(chunk)
-            if size > limit * _DISCARDED_BODIES:
-                break
-            if size <= limit:
-                chunks.append(chunk)
-        if size > limit:
-            raise TooLargeError("bytes in its body", limit)
+            if size > limit:
+                raise TooLargeError("bytes in its body", limit)
+            chunks.append(chunk)
         return b"".join(chunks)
 
     # --- out ---------------------------------------------------------------------------------
